@@ -1,0 +1,1 @@
+"""Reach: links to plants, real and simulated."""

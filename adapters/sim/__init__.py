@@ -1,0 +1,1 @@
+"""A plant in this process or behind a real OPC UA server of our own."""

@@ -1,0 +1,37 @@
+"""The error family: each message names the thing, the value, the bound and the remedy."""
+
+
+class SteadyhandError(Exception):
+    """Base of every error this project raises on purpose."""
+
+
+class ConfigError(SteadyhandError):
+    """A configuration that must not be run. The process exits with status 78 (EX_CONFIG)."""
+
+
+class SignalError(ConfigError):
+    """A signal that is unknown, doubled, or declared with impossible numbers."""
+
+
+class ModelError(SteadyhandError):
+    """A policy graph that cannot be loaded, or answers a known question wrongly."""
+
+
+class BundleError(SteadyhandError):
+    """A controller bundle that is refused. `code` is the reason code for the journal."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(f"{code}: {message}")
+        self.code = code
+
+
+class LinkError(SteadyhandError):
+    """The plant cannot be reached, or is not the plant it should be."""
+
+
+class SafetyError(SteadyhandError):
+    """A safety model or filter set up with numbers that void its guarantee."""
+
+
+class JournalError(SteadyhandError):
+    """A journal that cannot be read, or whose chain is broken."""

@@ -1,0 +1,1 @@
+"""Plants: equations and parameters."""

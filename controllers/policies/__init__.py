@@ -1,0 +1,1 @@
+"""Policies: from an observation to a proposal."""

@@ -1,0 +1,88 @@
+"""Reason codes: one word for every cause that can change who drives or what is written.
+
+The codes are what an auditor greps for, so they never change their meaning. What each does
+in each mode stands in `runtime/events.py`; here they only get their names.
+"""
+
+from enum import StrEnum
+
+
+class ReasonCode(StrEnum):
+    """Why. The comment groups follow the chain from the plant to the record."""
+
+    OK = "OK"
+    # the link
+    LINK_DOWN = "LINK_DOWN"
+    LINK_TIMEOUT = "LINK_TIMEOUT"
+    LINK_FLAP = "LINK_FLAP"
+    LINK_INSECURE = "LINK_INSECURE"
+    NS_REMAP = "NS_REMAP"
+    TAG_MISSING = "TAG_MISSING"
+    TAG_TYPE = "TAG_TYPE"
+    SERVER_ID = "SERVER_ID"
+    SERVER_STATE = "SERVER_STATE"
+    SUB_STALE = "SUB_STALE"
+    SAMPLE_BAD = "SAMPLE_BAD"
+    SAMPLE_UNCERTAIN = "SAMPLE_UNCERTAIN"
+    SAMPLE_TYPE = "SAMPLE_TYPE"
+    # measurements
+    OBS_NONFINITE = "OBS_NONFINITE"
+    OBS_RANGE = "OBS_RANGE"
+    OBS_STUCK = "OBS_STUCK"
+    OBS_STALE = "OBS_STALE"
+    OBS_RATE = "OBS_RATE"
+    OBS_TS_INVALID = "OBS_TS_INVALID"
+    OBS_REPEAT = "OBS_REPEAT"
+    OBS_MISSING = "OBS_MISSING"
+    # time
+    TICK_LATE = "TICK_LATE"
+    TICK_OVERRUN = "TICK_OVERRUN"
+    TICK_GAP = "TICK_GAP"
+    # the policy
+    POLICY_ABSENT = "POLICY_ABSENT"
+    ACT_NONFINITE = "ACT_NONFINITE"
+    ACT_RANGE = "ACT_RANGE"
+    INFER_ERROR = "INFER_ERROR"
+    INFER_LATE = "INFER_LATE"
+    INFER_CRASH = "INFER_CRASH"
+    CRASH_LOOP = "CRASH_LOOP"
+    # trust
+    GATE_CONFIDENCE = "GATE_CONFIDENCE"
+    GATE_OOD = "GATE_OOD"
+    GATE_FAULT = "GATE_FAULT"
+    GATE_PROBATION = "GATE_PROBATION"
+    # safety
+    FILTER_SHAPED = "FILTER_SHAPED"
+    FILTER_BLENDED = "FILTER_BLENDED"
+    FILTER_BACKUP = "FILTER_BACKUP"
+    FILTER_INFEASIBLE = "FILTER_INFEASIBLE"
+    FILTER_RECOVER = "FILTER_RECOVER"
+    FILTER_NONFINITE = "FILTER_NONFINITE"
+    FILTER_BYPASS = "FILTER_BYPASS"
+    LIMIT_CLIPPED = "LIMIT_CLIPPED"
+    FALLBACK_FAIL = "FALLBACK_FAIL"
+    # actuation
+    WRITE_FAILED = "WRITE_FAILED"
+    WRITE_DENIED = "WRITE_DENIED"
+    WRITE_PARTIAL = "WRITE_PARTIAL"
+    WRITE_UNKNOWN = "WRITE_UNKNOWN"
+    WRITE_STALE_DROP = "WRITE_STALE_DROP"
+    WRITE_CLAMPED = "WRITE_CLAMPED"
+    WRITE_CONTENTION = "WRITE_CONTENTION"
+    ACT_NOFOLLOW = "ACT_NOFOLLOW"
+    # people and the service
+    NOT_GRANTED = "NOT_GRANTED"
+    MODE_REQUEST = "MODE_REQUEST"
+    MODE_FLAP = "MODE_FLAP"
+    OVERRIDE = "OVERRIDE"
+    OVERRIDE_EXPIRED = "OVERRIDE_EXPIRED"
+    HANDBACK = "HANDBACK"
+    ACK = "ACK"
+    ACK_DENIED = "ACK_DENIED"
+    SWAP = "SWAP"
+    SWAP_REFUSED = "SWAP_REFUSED"
+    START = "START"
+    STOP = "STOP"
+    RECOVERED = "RECOVERED"
+    AUDIT_DEGRADED = "AUDIT_DEGRADED"
+    TASK_DIED = "TASK_DIED"

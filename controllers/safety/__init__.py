@@ -1,0 +1,1 @@
+"""Safety: the last word on every command before the wire."""

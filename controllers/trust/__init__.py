@@ -1,0 +1,1 @@
+"""Trust: is the proposal to be believed?"""

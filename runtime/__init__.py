@@ -1,0 +1,1 @@
+"""Run: the loop, its modes, its record and the tools around it."""

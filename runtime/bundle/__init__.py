@@ -1,0 +1,1 @@
+"""Signed controller bundles: manifest, archive, signature, verified loading."""

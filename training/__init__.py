@@ -1,0 +1,1 @@
+"""Learn: train, export and study controllers. The only room that imports torch."""

@@ -1,0 +1,1 @@
+"""How good is it really: in the loop, on held-out days."""
