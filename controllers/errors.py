@@ -35,3 +35,11 @@ class SafetyError(SteadyhandError):
 
 class JournalError(SteadyhandError):
     """A journal that cannot be read, or whose chain is broken."""
+
+
+class RequestError(SteadyhandError):
+    """A person's request that is refused. `code` is what the client and the journal get."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(f"{code}: {message}")
+        self.code = code
