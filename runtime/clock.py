@@ -1,0 +1,150 @@
+"""When to tick: an absolute schedule on the monotonic clock, or the plant's own beat.
+
+Nothing here looks at wall-clock time of day, so a stepped or smeared clock cannot move a tick.
+Plant time runs `time_scale` times as fast as the monotonic clock: 1 on a real plant, more in front
+of a simulated one.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import floor
+from typing import Protocol
+
+from steadyhand.adapters.link import Link
+
+SPIN_S = 150e-6
+"""The last stretch before a deadline of a fast loop is spun: sleep wakes up to 100 us late."""
+SPIN_BELOW_PERIOD_S = 0.02
+"""Slower loops do not need the precision, and should not burn a core for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Beat:
+    """One tick's place in time."""
+
+    now_s: float
+    """Plant time since the clock started, seconds."""
+    lateness_s: float
+    """Monotonic seconds between the planned time and the real start of the tick."""
+    skipped: int
+    """Periods skipped since the last beat because the tick before overran. Never caught up."""
+    deadline_s: float
+    """Monotonic time by which this tick's command must have left."""
+
+
+class Clock(Protocol):
+    """Waits for the next tick."""
+
+    def wait(self, after_sequence: int) -> Beat:
+        """Block until the next tick is due; `after_sequence` numbers the last image judged."""
+        ...
+
+
+class PacedClock:
+    """Absolute schedule: adds the period to the plan, skips what was missed, counts it.
+
+    After an overrun the plan stays on its grid: missed periods are skipped, never worked off in a
+    burst, so a pause of any length is followed by exactly one ordinary tick.
+    """
+
+    def __init__(
+        self,
+        period_s: float,
+        time_scale: float = 1.0,
+        monotonic: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        """Plan the first tick for now.
+
+        Args:
+            period_s: plant seconds between ticks.
+            time_scale: plant seconds per monotonic second.
+            monotonic: the clock, injectable for tests.
+            sleep: the sleeper, injectable for tests.
+        """
+        self._wall_period_s = period_s / time_scale
+        self._time_scale = time_scale
+        self._monotonic = monotonic
+        self._sleep = sleep
+        self._spin_s = SPIN_S if self._wall_period_s < SPIN_BELOW_PERIOD_S else 0.0
+        self._start_s = monotonic()
+        self._next = 0
+        """Index of the next planned tick on the grid start + n * period."""
+
+    def wait(self, after_sequence: int) -> Beat:
+        """Sleep, then spin, until the planned time."""
+        del after_sequence
+        now_s = self._monotonic()
+        elapsed_periods = (now_s - self._start_s) / self._wall_period_s
+        skipped = max(0, floor(elapsed_periods) - self._next)
+        self._next += skipped
+        planned_s = self._start_s + self._next * self._wall_period_s
+        while (left_s := planned_s - now_s) > 0:
+            if left_s > self._spin_s:
+                self._sleep(left_s - self._spin_s)
+            now_s = self._monotonic()
+        self._next += 1
+        return Beat(
+            now_s=(now_s - self._start_s) * self._time_scale,
+            lateness_s=now_s - planned_s,
+            skipped=skipped,
+            deadline_s=planned_s + self._wall_period_s,
+        )
+
+
+class PlantClock:
+    """Ticks once for every new process image: for plants that set the beat, and for lock-step."""
+
+    def __init__(
+        self,
+        link: Link,
+        period_s: float,
+        time_scale: float,
+        timeout_s: float,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Wait for images of `link`.
+
+        Args:
+            link: the link whose images are waited for.
+            period_s: plant seconds between images.
+            time_scale: plant seconds per monotonic second, for the deadline.
+            timeout_s: monotonic seconds after which a beat is given without a new image, so that
+                a silent plant is still judged.
+            monotonic: the clock, injectable for tests.
+        """
+        self._link = link
+        self._wall_period_s = max(period_s / time_scale, timeout_s)
+        self._time_scale = time_scale
+        self._timeout_s = timeout_s
+        self._monotonic = monotonic
+        self._start_s = monotonic()
+
+    def wait(self, after_sequence: int) -> Beat:
+        """Block for an image newer than `after_sequence`, at most `timeout_s`."""
+        self._link.wait_fresh(after_sequence, self._timeout_s)
+        now_s = self._monotonic()
+        return Beat(
+            now_s=(now_s - self._start_s) * self._time_scale,
+            lateness_s=0.0,
+            skipped=0,
+            deadline_s=now_s + self._wall_period_s,
+        )
+
+
+class LockstepClock:
+    """As fast as the machine goes: plant time advances by one period per tick."""
+
+    def __init__(self, period_s: float, monotonic: Callable[[], float] = time.monotonic) -> None:
+        """Start at plant time 0."""
+        self._period_s = period_s
+        self._monotonic = monotonic
+        self._ticks = 0
+
+    def wait(self, after_sequence: int) -> Beat:
+        """Return at once; there is no deadline, only order."""
+        del after_sequence
+        now_s = self._ticks * self._period_s
+        self._ticks += 1
+        return Beat(now_s=now_s, lateness_s=0.0, skipped=0, deadline_s=float("inf"))

@@ -1,0 +1,502 @@
+"""The one YAML file of a plant engineer: its schema, and reading it with every problem named.
+
+Nothing here opens a connection or a bundle: `check.py` looks at what the file points to.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from difflib import get_close_matches
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic_core import ErrorDetails, PydanticCustomError
+
+from steadyhand.controllers.errors import ConfigError
+from steadyhand.runtime.quantity import Bytes, Seconds
+from steadyhand.runtime.yaml_source import Path as FieldPath
+from steadyhand.runtime.yaml_source import Problem, Source, read_yaml
+
+SCHEMA_VERSION = 1
+INSECURE_WORD = "i_accept_that_anyone_on_the_network_can_drive_the_plant"
+Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]{0,62}$")]
+SignalName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,62}$")]
+NodeText = Annotated[str, Field(min_length=1, max_length=512)]
+FileText = Annotated[str, Field(min_length=1, max_length=4096, pattern=r"^[^\x00]+$")]
+Count = Annotated[int, Field(ge=1, le=100_000)]
+
+
+class Section(BaseModel):
+    """Strict: no unknown keys, no conversion of types, no NaN."""
+
+    model_config = ConfigDict(
+        extra="forbid", strict=True, frozen=True, allow_inf_nan=False, hide_input_in_errors=False
+    )
+
+
+def refuse(code: str, message: str) -> PydanticCustomError:
+    """A problem found by a rule of ours; braces in `message` are kept as they are."""
+    return PydanticCustomError(f"steadyhand.{code}", "{text}", {"text": message})
+
+
+class Tag(Section):
+    """One number on the plant's OPC UA server."""
+
+    node: NodeText = Field(
+        description="nsu=<namespace URI>;s=<identifier>, or a browse path from Objects: "
+        "/nsu=<URI>:Plant/nsu=<URI>:Level"
+    )
+    unit: str | None = Field(default=None, description="unit on the server, when it differs")
+
+
+class OutputTag(Tag):
+    """One manipulated variable."""
+
+    wire: Literal["Double", "Float", "Int16", "Int32"] = "Double"
+    feedback: NodeText | None = Field(
+        default=None, description="node that tells what is really applied; default: the node itself"
+    )
+
+
+class Handshake(Section):
+    """Nodes by which plant and controller watch each other."""
+
+    granted: NodeText = Field(description="Boolean: the plant grants control")
+    heartbeat: NodeText = Field(description="UInt32 written with every command")
+    source: NodeText | None = Field(default=None, description="Int32: who drives, 0 = policy")
+    plant_heartbeat: NodeText | None = Field(default=None, description="UInt32 of the plant")
+    plant_time: NodeText | None = Field(default=None, description="Double: plant time in s")
+    sequence: NodeText | None = Field(
+        default=None, description="UInt32 written last: marks a complete image"
+    )
+
+
+class Security(Section):
+    """Certificates and user of the link. Encrypted and signed unless the long word says not."""
+
+    policy: Literal["Basic256Sha256", "Aes128Sha256RsaOaep", "Aes256Sha256RsaPss"] = (
+        "Basic256Sha256"
+    )
+    mode: Literal["SignAndEncrypt"] = "SignAndEncrypt"
+    certificate: FileText | None = Field(default=None, description="our certificate (DER or PEM)")
+    private_key: FileText | None = Field(default=None, description="our key, mode 0600")
+    trusted: list[FileText] = Field(
+        default_factory=list, description="certificates of servers we trust, by file"
+    )
+    server_uri: str | None = Field(default=None, description="application URI of the server")
+    user: str | None = None
+    password_file: FileText | None = Field(default=None, description="file of mode 0600")
+    insecure_no_encryption: str | None = Field(
+        default=None, description=f"only the word {INSECURE_WORD} switches encryption off"
+    )
+
+    @model_validator(mode="after")
+    def _complete(self) -> "Security":
+        if self.insecure_no_encryption is not None:
+            if self.insecure_no_encryption != INSECURE_WORD:
+                raise refuse(
+                    "CFG_SECURITY",
+                    f"insecure_no_encryption={self.insecure_no_encryption!r}: "
+                    f"only the word {INSECURE_WORD} is understood; better: remove the line",
+                )
+            if self.password_file:
+                raise refuse(
+                    "CFG_SECURITY",
+                    "a password over an unencrypted link could be read by anyone; "
+                    "remove password_file or insecure_no_encryption",
+                )
+            return self
+        missing = [key for key in ("certificate", "private_key") if getattr(self, key) is None]
+        if not self.trusted:
+            missing.append("trusted")
+        if missing:
+            raise refuse(
+                "CFG_SECURITY",
+                f"an encrypted link needs {', '.join(missing)}: "
+                "name our certificate, its key and the server's certificate",
+            )
+        if (self.user is None) != (self.password_file is None):
+            raise refuse("CFG_SECURITY", "user and password_file go together: give both or neither")
+        return self
+
+
+class OpcUaLink(Section):
+    """A plant behind an OPC UA server."""
+
+    kind: Literal["opcua"]
+    endpoint: str = Field(description="opc.tcp://host:port/path")
+    security: Security
+    request_timeout: Seconds = Field(default=1.0, description="own deadline of every request")
+    publishing: Seconds | None = Field(
+        default=None, description="sampling interval of the subscription; default: half a period"
+    )
+    command_life: Seconds | None = Field(
+        default=None, description="a command older than this is never sent; default: one period"
+    )
+    signals: dict[SignalName, Tag]
+    outputs: dict[SignalName, OutputTag]
+    handshake: Handshake
+
+    @model_validator(mode="after")
+    def _sound(self) -> "OpcUaLink":
+        try:
+            parts = urlsplit(self.endpoint)
+            sound = parts.scheme == "opc.tcp" and parts.hostname and parts.port
+        except ValueError:
+            sound = False
+        if not sound:
+            raise refuse(
+                "CFG_ENDPOINT",
+                f"endpoint={self.endpoint!r}: an address such as opc.tcp://plc.local:4840 is needed",
+            )
+        if parts.username or parts.password:
+            raise refuse("CFG_SECRET", "endpoint holds a password; use security.password_file")
+        self._distinct_nodes()
+        return self
+
+    def _distinct_nodes(self) -> None:
+        """Refuse two names for one node: it hides a wiring fault, or two writers."""
+        used = {self.handshake.heartbeat: "handshake.heartbeat"}
+        named = [(f"outputs.{name}", tag.node) for name, tag in self.outputs.items()]
+        named += [(f"signals.{name}", tag.node) for name, tag in self.signals.items()]
+        for place, node in named:
+            if node in used:
+                raise refuse(
+                    "CFG_DUPTAG",
+                    f"{place} and {used[node]} are the same node {node!r}; "
+                    "each needs a node of its own",
+                )
+            used[node] = place
+
+
+class SimLink(Section):
+    """The plant's own equations in this process: for dry runs."""
+
+    kind: Literal["sim"]
+    seed: Annotated[int, Field(ge=0)] = 0
+    days: Annotated[int, Field(ge=1, le=366)] = 1
+
+
+class Plant(Section):
+    """Which plant, and where this one differs from the type's defaults."""
+
+    id: Name
+    parameters: dict[SignalName, str] = Field(
+        default_factory=dict,
+        description="numbers of this plant with their units; see steadyhand plant show",
+    )
+
+
+class Clock(Section):
+    """When to tick."""
+
+    source: Literal["paced", "plant"] = Field(
+        default="paced", description="our own schedule, or the plant's sequence number"
+    )
+    time_scale: Annotated[float, Field(gt=0, le=1e6)] = Field(
+        default=1.0, description="plant seconds per second; 1 on a real plant"
+    )
+    realtime_priority: Annotated[int, Field(ge=0, le=99)] = Field(
+        default=0, description="SCHED_FIFO priority; 0: ordinary scheduling"
+    )
+
+
+class Bundle(Section):
+    """The controller."""
+
+    file: FileText
+    trusted_keys: FileText = Field(description="directory of public keys that may sign bundles")
+
+
+class Inference(Section):
+    """Where the policy runs."""
+
+    isolation: Literal["process", "thread"] = "process"
+    provider: Literal["cpu", "cuda"] = "cpu"
+    deadline: Seconds = Field(default=0.5, description="real time the policy has to answer")
+    memory: Bytes = Field(default=2.0**31, description="most memory of the child process")
+
+
+class Fallback(Section):
+    """Who takes over when trust is lost."""
+
+    heuristic: Name
+    transfer: Seconds = Field(default=1800.0, description="plant time of a bumpless take-over")
+
+
+class Modes(Section):
+    """Patience of the mode machine; times are plant time."""
+
+    initial: Literal["off", "shadow", "advisory", "limited", "full"] = Field(
+        default="off", description="asked for at the start; the plant still has to grant control"
+    )
+    clean_ticks: Count = 3
+    clean_time: Seconds | None = None
+    hold_max: Seconds | None = Field(
+        default=None, description="longest hold before the safe set-point; default: two periods"
+    )
+    max_raises: Count = 12
+
+
+class Safety(Section):
+    """Tighten what the plant definition allows; nothing here can widen it."""
+
+    process_safety_time: Seconds | None = Field(
+        default=None,
+        description="time in which the plant can become unsafe; reaction must fit in half of it",
+    )
+    limits: dict[SignalName, dict[Literal["low", "high"], str]] = Field(default_factory=dict)
+
+
+class JournalSection(Section):
+    """The record of every decision."""
+
+    directory: FileText
+    segment: Bytes = Field(default=2.0**28, description="a new file is begun at this size")
+
+
+class Metrics(Section):
+    """Prometheus endpoint."""
+
+    listen: str = "127.0.0.1:9464"
+    allow_remote: bool = False
+    token_file: FileText | None = None
+
+    @model_validator(mode="after")
+    def _loopback(self) -> "Metrics":
+        host, _, port = self.listen.rpartition(":")
+        try:
+            address = ip_address(host.strip("[]"))
+            number = int(port)
+            if not 0 <= number <= 65535:
+                raise ValueError(port)
+        except ValueError:
+            raise refuse(
+                "CFG_LISTEN", f"listen={self.listen!r}: an address such as 127.0.0.1:9464 is needed"
+            ) from None
+        if not address.is_loopback and not (self.allow_remote and self.token_file):
+            raise refuse(
+                "CFG_LISTEN",
+                f"listen={self.listen!r} can be reached from outside: "
+                "use 127.0.0.1, or set allow_remote and token_file",
+            )
+        return self
+
+
+class Operator(Section):
+    """Control socket."""
+
+    socket: FileText
+    group: str | None = Field(default=None, description="group that may connect")
+    operators: list[str] = Field(default_factory=list, description="users who may operate")
+    engineers: list[str] = Field(default_factory=list, description="users who may swap bundles")
+
+
+class Config(Section):
+    """Everything steadyhand needs to run one plant."""
+
+    schema_version: Literal[1]
+    name: Name
+    plant: Plant
+    period: Seconds
+    clock: Clock = Clock()
+    link: Annotated[OpcUaLink | SimLink, Field(discriminator="kind")]
+    bundle: Bundle | None = None
+    inference: Inference = Inference()
+    fallback: Fallback
+    modes: Modes = Modes()
+    safety: Safety = Safety()
+    journal: JournalSection
+    metrics: Metrics | None = None
+    operator: Operator | None = None
+
+    @model_validator(mode="after")
+    def _timing(self) -> "Config":
+        wall_period_s = self.period / self.clock.time_scale
+        if isinstance(self.link, OpcUaLink):
+            # a real plant must be judged within its own period; one far slower than a request
+            # only has to notice a dead link within the period
+            if self.link.request_timeout > wall_period_s and self.clock.source == "paced":
+                raise refuse(
+                    "CFG_TIMING",
+                    f"link.request_timeout {self.link.request_timeout:g} s is longer than one "
+                    f"period of {wall_period_s:g} s of real time (period {self.period:g} s / "
+                    f"time_scale {self.clock.time_scale:g}); shorten the timeout",
+                )
+        if self.inference.deadline >= wall_period_s and self.clock.source == "paced":
+            raise refuse(
+                "CFG_TIMING",
+                f"inference.deadline {self.inference.deadline:g} s must be below one period of "
+                f"{wall_period_s:g} s of real time",
+            )
+        reaction_s = self.period + (
+            self.link.request_timeout * self.clock.time_scale
+            if isinstance(self.link, OpcUaLink)
+            else 0.0
+        )
+        limit_s = self.safety.process_safety_time
+        if limit_s is not None and reaction_s > 0.5 * limit_s:
+            raise refuse(
+                "CFG_TIMING",
+                f"detect and react takes up to period {self.period:g} s + request_timeout = "
+                f"{reaction_s:g} s, more than half of process_safety_time {limit_s:g} s; "
+                "shorten the period",
+            )
+        return self
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A configuration that is sound in itself, and where it came from."""
+
+    config: Config
+    source: Source
+    file: Path
+    digest: str
+    """SHA-256 of the effective configuration (defaults filled in), hexadecimal."""
+
+    def path(self, text: str) -> Path:
+        """A file named in the configuration; relative names start at the configuration's folder."""
+        return (self.file.parent / text).resolve()
+
+
+def load_config(file: Path) -> Loaded | list[Problem]:
+    """Read `file`; returns it, or every problem in it."""
+    try:
+        text = file.read_bytes()
+    except OSError as error:
+        return [Problem(0, "", f"cannot be read: {error.strerror}", "CFG_FILE")]
+    return parse_config(text, file)
+
+
+def parse_config(text: bytes, file: Path) -> Loaded | list[Problem]:
+    """Configuration from bytes; `file` only gives its name and folder."""
+    source = read_yaml(text)
+    if not isinstance(source, Source):
+        return source
+    try:
+        config = Config.model_validate(source.data)
+    except ValidationError as error:
+        problems = [_problem(item, source) for item in error.errors()]
+        return sorted(problems, key=lambda problem: (problem.line, problem.field))
+    effective = json.dumps(config.model_dump(mode="json"), sort_keys=True).encode()
+    return Loaded(config, source, file, hashlib.sha256(effective).hexdigest())
+
+
+def require(loaded: Loaded | list[Problem], file: Path) -> Loaded:
+    """The configuration, or one error that names every problem.
+
+    Raises:
+        ConfigError: there are problems.
+    """
+    if isinstance(loaded, Loaded):
+        return loaded
+    raise ConfigError("\n".join(problem.text(str(file)) for problem in loaded))
+
+
+def json_schema() -> dict[str, Any]:
+    """JSON Schema for editors."""
+    schema = Config.model_json_schema()
+    schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
+    schema["title"] = "steadyhand configuration"
+    return schema
+
+
+def _problem(item: ErrorDetails, source: Source) -> Problem:
+    """One pydantic error in the words of the person who wrote the file."""
+    path = _in_file(item["loc"], source.data)
+    kind, value = item["type"], item.get("input")
+    code, message = "CFG_TYPE", f"{_short(value)}: {item['msg'].lower()}"
+    if kind.startswith("steadyhand."):
+        code, message = kind.removeprefix("steadyhand."), str(item["ctx"]["text"])
+    elif kind == "extra_forbidden":
+        choices = list(_keys_at(path[:-1]))
+        close = get_close_matches(str(path[-1]), choices, 1)
+        hint = f"did you mean {close[0]!r}?" if close else f"known here: {', '.join(choices)}"
+        code, message = "CFG_UNKNOWN", f"unknown key {path[-1]!r}; {hint}"
+    elif kind == "missing":
+        code, message = "CFG_MISSING", "is missing; add it"
+    elif kind == "value_error":
+        code, message = "CFG_UNIT", str(item["ctx"]["error"])
+    elif kind == "literal_error":
+        message = f"{_short(value)} is not one of {item['ctx']['expected']}"
+        if path == ("schema_version",):
+            code = "CFG_VERSION"
+    elif kind in ("union_tag_invalid", "union_tag_not_found"):
+        message = "kind must be 'opcua' or 'sim'"
+    elif kind in ("greater_than", "less_than_equal", "greater_than_equal"):
+        bound = next(iter(item["ctx"].values()))
+        code = "CFG_BOUNDS"
+        message = f"{_short(value)} is out of bounds: must be {_SIGNS[kind]} {bound:g}"
+    elif kind == "string_pattern_mismatch":
+        message = f"{_short(value)} is no valid name; pattern {item['ctx']['pattern']}"
+    dotted = ".".join(str(part) for part in path)
+    return Problem(source.line(path), dotted, message, code)
+
+
+_SIGNS = {"greater_than": ">", "less_than_equal": "<=", "greater_than_equal": ">="}
+
+
+def _in_file(loc: tuple[str | int, ...], data: Any) -> FieldPath:  # noqa: ANN401
+    """Where a pydantic location stands in the file: drops the tags of unions and key markers."""
+    path: list[str | int] = []
+    node = data
+    for i, part in enumerate(loc):
+        if part == "[key]":
+            continue
+        last = i == len(loc) - 1
+        known = isinstance(node, dict) and part in node
+        listed = isinstance(node, list) and isinstance(part, int) and part < len(node)
+        if known or listed:
+            node = node[part]
+        elif not last or (isinstance(node, dict) and part == node.get("kind")):
+            if part in ("opcua", "sim"):
+                continue
+        path.append(part)
+    return tuple(path)
+
+
+def _keys_at(path: FieldPath) -> Iterator[str]:
+    """Keys the schema knows at `path`."""
+    schema = Config.model_json_schema()
+    definitions = schema["$defs"]
+    nodes = [schema]
+    for part in path:
+        nodes = [child for node in nodes for child in _children(node, part, definitions)]
+    for node in nodes:
+        yield from node.get("properties", {})
+
+
+def _children(
+    node: dict[str, Any], part: str | int, definitions: dict[str, Any]
+) -> Iterator[dict[str, Any]]:
+    child = node.get("properties", {}).get(part) or node.get("additionalProperties")
+    if not isinstance(child, dict):
+        return
+    options = [child, *child.get("anyOf", ()), *child.get("oneOf", ()), *child.get("allOf", ())]
+    for option in options:
+        reference = option.get("$ref")
+        yield definitions[reference.rsplit("/", 1)[-1]] if reference else option
+
+
+def _short(value: Any) -> str:  # noqa: ANN401
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+__all__ = [
+    "INSECURE_WORD",
+    "SCHEMA_VERSION",
+    "Config",
+    "Loaded",
+    "OpcUaLink",
+    "SimLink",
+    "json_schema",
+    "load_config",
+    "parse_config",
+    "require",
+]

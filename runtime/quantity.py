@@ -1,0 +1,84 @@
+"""Quantities in a configuration: a number with its unit, turned into the unit the code uses."""
+
+import re
+from functools import cache
+from math import isfinite
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import BeforeValidator, Field, WithJsonSchema
+
+if TYPE_CHECKING:
+    from pint import UnitRegistry
+
+_UNIT = re.compile(r"[A-Za-z0-9/%°µ]{1,24}")
+"""Units are a word or a quotient; nothing that a unit parser would have to calculate."""
+
+
+@cache
+def units() -> "UnitRegistry[float]":
+    """The one registry of units; made on first use, because making it takes a moment."""
+    from pint import UnitRegistry
+
+    registry: UnitRegistry[float] = UnitRegistry(autoconvert_offset_to_baseunit=True)
+    registry.default_format = "~"
+    return registry
+
+
+def magnitude(text: Any, unit: str) -> float:  # noqa: ANN401  (whatever stood in the file)
+    """Number of `text`, for example "15 min", in `unit`.
+
+    Raises:
+        ValueError: no unit, an unknown unit, another dimension, or not finite.
+    """
+    if isinstance(text, bool) or not isinstance(text, str):
+        raise ValueError(f"{text!r} has no unit; write a quantity such as '{_example(unit)}'")  # noqa: TRY004
+    from pint.errors import DimensionalityError, PintError
+
+    number, _, name = text.strip().partition(" ")
+    try:
+        value = float(number)
+    except ValueError:
+        raise ValueError(f"{text!r} is not a number and a unit, as in '{_example(unit)}'") from None
+    if not name:
+        raise ValueError(f"{text!r} has no unit; write '{number} {unit}'")
+    if not _UNIT.fullmatch(name.strip()):
+        raise ValueError(f"{text!r}: {name[:24]!r} is no unit; try '{_example(unit)}'")
+    if not isfinite(value):
+        raise ValueError(f"{text!r} is not finite")
+    try:
+        converted = units().Quantity(value, name.strip()).to(unit).magnitude
+    except DimensionalityError:
+        raise ValueError(f"{text!r} cannot be turned into {unit}: another dimension") from None
+    except (PintError, AttributeError, TypeError, ValueError, SyntaxError) as error:
+        raise ValueError(f"{text!r}: unknown unit {name!r}; try '{_example(unit)}'") from error
+    return float(converted)
+
+
+def same_dimension(first: str, second: str) -> bool:
+    """Can a number in `first` be turned into `second`? False for unknown units."""
+    from pint.errors import PintError
+
+    try:
+        return bool(units().Unit(first).is_compatible_with(second))
+    except (PintError, AttributeError, TypeError, ValueError, SyntaxError):
+        return False
+
+
+def _example(unit: str) -> str:
+    return {"s": "15 min", "1": "0.9", "byte": "256 MiB"}.get(unit, f"5 {unit}")
+
+
+def quantity(unit: str, *, low: float = 0.0, high: float = 1e12) -> Any:  # noqa: ANN401
+    """Type of a field that is written with a unit and read as a number of `unit`."""
+    return Annotated[
+        float,
+        BeforeValidator(lambda text: magnitude(text, unit)),
+        Field(gt=low, le=high, allow_inf_nan=False),
+        WithJsonSchema(
+            {"type": "string", "description": f"a quantity in {unit}", "examples": [_example(unit)]}
+        ),
+    ]
+
+
+Seconds = quantity("s")
+Bytes = quantity("byte")
