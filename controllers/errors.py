@@ -14,7 +14,15 @@ class SignalError(ConfigError):
 
 
 class ModelError(SteadyhandError):
-    """A policy graph that cannot be loaded, or answers a known question wrongly."""
+    """A policy graph that cannot be loaded, or answers a known question wrongly.
+
+    `code` says which check refused it: LOAD, LIMIT, OPSET, IO, SHAPE, GOLDEN, NONDET, CONST,
+    PROVIDER. A bundle refused for it carries the same word behind `BUNDLE_`.
+    """
+
+    def __init__(self, message: str, code: str = "LOAD") -> None:
+        super().__init__(message)
+        self.code = code
 
 
 class BundleError(SteadyhandError):

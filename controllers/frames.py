@@ -101,6 +101,8 @@ class Proposal:
     """C: logit of the probability that the next horizon goes well (uncalibrated)."""
     latency_s: float = 0.0
     text: str = ""
+    faults: tuple[Fault, ...] = ()
+    """What is wrong with this answer: non-finite, outside the declared range, late, crashed."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -1,0 +1,89 @@
+"""Read an answer of the policy and say what is wrong with it. Used on both sides of the pipe:
+the process that ran the graph is not believed about its own numbers.
+"""
+
+from math import isfinite, nan
+
+import numpy as np
+
+from steadyhand.controllers.frames import Fault, Proposal, ProposalStatus
+from steadyhand.controllers.reasons import ReasonCode
+from steadyhand.controllers.signals import SignalSet, Vector
+
+VALUE, ERROR, CONFIDENCE_LOGIT = range(3)
+"""Places of the three scalars behind the action in a row of numbers."""
+SCALARS = 3
+
+# The graph computes low + (high - low) * share in float32, so an action exactly on its bound may
+# come out a few units in the last place beyond it. That is rounding, not a range fault.
+_ROUNDING = 2.0 * float(np.finfo(np.float32).eps)
+
+
+class AnswerCheck:
+    """Turns the numbers of one run (n_u actions, V, E, C) into a proposal."""
+
+    def __init__(self, outputs: SignalSet) -> None:
+        self.n_u = len(outputs)
+        self._outputs = outputs
+        reach = np.maximum(np.abs(outputs.low), np.abs(outputs.high)) * _ROUNDING
+        self._low: list[float] = (outputs.low - reach).tolist()
+        self._high: list[float] = (outputs.high + reach).tolist()
+        self._nothing: Vector = np.full(self.n_u, nan)
+        self._nothing.flags.writeable = False
+
+    def proposal(self, numbers: list[float], latency_s: float = 0.0) -> Proposal:
+        """Proposal from `numbers` (n_u + 3,); callable in the tick, never raises.
+
+        A number that is not finite makes the whole answer NONFINITE. An action outside the
+        declared range is passed on with a fault: the filter limits it, the record keeps it.
+        """
+        if not isfinite(sum(numbers)):  # float32 numbers cannot overflow a float64 sum
+            return self._nonfinite(numbers, latency_s)
+        n_u = self.n_u
+        faults: tuple[Fault, ...] = ()
+        for number, low, high in zip(numbers, self._low, self._high, strict=False):
+            if not low <= number <= high:
+                faults = self._outside(numbers)
+                break
+        return Proposal(
+            np.array(numbers[:n_u]),
+            value=numbers[n_u],
+            error=numbers[n_u + ERROR],
+            confidence_logit=numbers[n_u + CONFIDENCE_LOGIT],
+            latency_s=latency_s,
+            faults=faults,
+        )
+
+    def failed(
+        self,
+        status: ProposalStatus,
+        text: str,
+        faults: tuple[Fault, ...] = (),
+        latency_s: float = 0.0,
+    ) -> Proposal:
+        """Proposal that says only why there is none; its action is NaN."""
+        return Proposal(self._nothing, status, latency_s=latency_s, text=text, faults=faults)
+
+    def _nonfinite(self, numbers: list[float], latency_s: float) -> Proposal:
+        names = (*self._outputs.names, "value", "error", "confidence_logit")
+        faults = tuple(
+            Fault(ReasonCode.ACT_NONFINITE, name, number)
+            for name, number in zip(names, numbers, strict=True)
+            if not isfinite(number)
+        )
+        text = f"the model's answer is not finite: {', '.join(fault.signal for fault in faults)}"
+        return self.failed(ProposalStatus.NONFINITE, text, faults, latency_s)
+
+    def _outside(self, numbers: list[float]) -> tuple[Fault, ...]:
+        found = []
+        for signal, number, low, high in zip(
+            self._outputs, numbers, self._low, self._high, strict=False
+        ):
+            if not low <= number <= high:
+                limit = signal.low if number < low else signal.high
+                text = (
+                    f"{signal.name}={number:g} {signal.unit}: declared {signal.low:g}.."
+                    f"{signal.high:g}"
+                )
+                found.append(Fault(ReasonCode.ACT_RANGE, signal.name, number, limit, text))
+        return tuple(found)
