@@ -37,7 +37,8 @@ class Link(Protocol):
         """Hand `action` (n_u,) to the wire; returns what was really sent (wire types applied).
 
         The heartbeat the plant watches goes out with every write. `source` tells the plant who
-        drives.
+        drives: with `Source.HANDS_OFF` only the heartbeat goes out, the plant keeps its own
+        control, and the result says `written=False`.
         """
         ...
 

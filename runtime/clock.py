@@ -133,18 +133,31 @@ class PlantClock:
         )
 
 
-class LockstepClock:
-    """As fast as the machine goes: plant time advances by one period per tick."""
+class Steppable(Protocol):
+    """A simulated plant that moves only when told."""
 
-    def __init__(self, period_s: float, monotonic: Callable[[], float] = time.monotonic) -> None:
+    def wait_fresh(self, after_sequence: int, timeout_s: float) -> bool:
+        """Is there an image newer than `after_sequence`?"""
+        ...
+
+    def skip(self) -> None:
+        """One period passes without a command."""
+        ...
+
+
+class LockstepClock:
+    """As fast as the machine goes: a simulated plant advances by one period per tick."""
+
+    def __init__(self, plant: Steppable, period_s: float) -> None:
         """Start at plant time 0."""
+        self._plant = plant
         self._period_s = period_s
-        self._monotonic = monotonic
         self._ticks = 0
 
     def wait(self, after_sequence: int) -> Beat:
         """Return at once; there is no deadline, only order."""
-        del after_sequence
+        if not self._plant.wait_fresh(after_sequence, 0.0):
+            self._plant.skip()  # nothing was written, but time goes on
         now_s = self._ticks * self._period_s
         self._ticks += 1
         return Beat(now_s=now_s, lateness_s=0.0, skipped=0, deadline_s=float("inf"))

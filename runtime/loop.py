@@ -1,0 +1,249 @@
+"""The tick and nothing else.
+
+    plant ─link─► observation ─► proposal ─► verdict ─► source ─► wanted ─► certified ─link─► plant
+                      │             │           │          │                    │        │
+                      └─────────────┴───────────┴──────────┴───── record ◄──────┴────────┘
+
+Timing stands in `clock.py`, who drives in `modes.py`, wiring in `assemble.py`.
+"""
+
+import gc
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from steadyhand.adapters.link import Link
+from steadyhand.controllers.frames import (
+    Certified,
+    Fault,
+    LinkState,
+    Observation,
+    Proposal,
+    ProposalStatus,
+    Quality,
+    Sent,
+    Source,
+    Verdict,
+)
+from steadyhand.controllers.heuristics.transfer import Transfer
+from steadyhand.controllers.protocols import Heuristic, Policy, SafetyFilter
+from steadyhand.controllers.reasons import ReasonCode
+from steadyhand.controllers.signals import Vector
+from steadyhand.controllers.trust.freshness import Freshness
+from steadyhand.controllers.trust.gate import Gate
+from steadyhand.runtime.clock import Beat, Clock
+from steadyhand.runtime.health import Health
+from steadyhand.runtime.metrics import Metrics
+from steadyhand.runtime.modes import Mode, ModeMachine
+from steadyhand.runtime.recorder import Recorder
+
+STAGES = ("lateness", "read", "propose", "judge", "decide", "certify", "write")
+"""What the timings of a tick are, seconds each."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """Everything one loop drives; made by `assemble.py`."""
+
+    link: Link
+    freshness: Freshness
+    policy: Policy
+    gate: Gate
+    modes: ModeMachine
+    heuristic: Heuristic
+    transfer: Transfer
+    safety: SafetyFilter
+    safe_action: Vector
+    """(n_u,) the plant's safe set-point."""
+    recorder: Recorder
+    metrics: Metrics
+    health: Health
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Tick:
+    """One finished tick, for whoever watches the loop."""
+
+    number: int
+    now_s: float
+    observation: Observation
+    proposal: Proposal
+    verdict: Verdict
+    source: Source
+    wanted: Vector
+    certified: Certified | None
+    sent: Sent
+    faults: tuple[Fault, ...]
+    timings: tuple[float, ...]
+
+
+class Loop:
+    """Observe, propose, trust?, make safe, actuate, record: once per beat of the clock."""
+
+    def __init__(
+        self,
+        parts: Parts,
+        clock: Clock,
+        between_ticks: Callable[[], None] = lambda: None,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Come up not controlling.
+
+        Args:
+            parts: what the loop drives.
+            clock: when to tick.
+            between_ticks: runs after each tick, outside its deadline: operator's commands, swaps.
+            monotonic: the clock of the timings, injectable for tests.
+        """
+        self.parts = parts
+        self.last: Tick | None = None
+        self._clock = clock
+        self._between_ticks = between_ticks
+        self._monotonic = monotonic
+        n_u = len(parts.link.outputs)
+        self._sent = Sent(np.full(n_u, np.nan), 0, 0.0, written=False)
+        self._filter_faults: tuple[Fault, ...] = ()
+        self._image = -1
+
+    def tick(self, beat: Beat) -> Tick:
+        """One tick. Whatever fails inside becomes a fault, a verdict or an outcome."""
+        parts, stamp = self.parts, self._monotonic
+        started = stamp()
+        observation = self._qualify(parts.link.read(beat.now_s), beat)  # observe
+        read = stamp()
+        proposal = self._propose(observation)  # propose
+        proposed = stamp()
+        verdict = parts.gate.judge(observation, proposal)  # trust?
+        judged = stamp()
+        faults = (*observation.faults, *self._filter_faults, *self._sent.faults)
+        source = parts.modes.update(
+            verdict, faults, beat.now_s, observation.granted, observation.link
+        )  # who drives
+        wanted = self._wanted(source, observation, proposal, beat.now_s)
+        decided = stamp()
+        certified = parts.safety.certify(observation, wanted, self._sent)  # make safe
+        made_safe = stamp()
+        self._sent = self._actuate(source, certified, beat)  # actuate
+        parts.heuristic.track(observation, self._sent)
+        done = stamp()
+        self._filter_faults = certified.faults if source < Source.HANDS_OFF else ()
+        self._image = observation.sequence
+        timings = (
+            beat.lateness_s,
+            read - started,
+            proposed - read,
+            judged - proposed,
+            decided - judged,
+            made_safe - decided,
+            done - made_safe,
+        )
+        number = parts.recorder.tick(
+            observation,
+            proposal,
+            verdict,
+            source,
+            parts.modes.mode,
+            wanted,
+            certified,
+            self._sent,
+            faults,
+            timings,
+            beat.now_s,
+        )  # record
+        return Tick(
+            number,
+            beat.now_s,
+            observation,
+            proposal,
+            verdict,
+            source,
+            wanted,
+            certified,
+            self._sent,
+            faults,
+            timings,
+        )
+
+    def run(self, stop: threading.Event, max_ticks: int | None = None) -> None:
+        """Tick until `stop` is set, then hand the plant back.
+
+        Collecting garbage is kept out of the ticks: it is switched off and done between them, the
+        young generation only; long-lived objects are frozen at the start.
+        """
+        gc.collect()
+        gc.freeze()
+        gc.disable()
+        count = 0
+        try:
+            while not stop.is_set() and (max_ticks is None or count < max_ticks):
+                beat = self._clock.wait(self._image)
+                self.last = self.tick(beat)
+                self._tell(self.last, beat)
+                self._between_ticks()
+                gc.collect(0)
+                count += 1
+        finally:
+            gc.enable()
+            self.parts.link.release()
+
+    def _qualify(self, observation: Observation, beat: Beat) -> Observation:
+        """The image with everything that is wrong with it, so that nobody uses a bad sample."""
+        found = self.parts.freshness.check(observation)
+        if beat.skipped:
+            code = ReasonCode.TICK_GAP if beat.skipped > 1 else ReasonCode.TICK_OVERRUN
+            found = (*found, Fault(code, "", float(beat.skipped), 0.0, "periods skipped"))
+        if not found:
+            return observation
+        quality = observation.quality.copy()
+        for fault in found:
+            if fault.signal:
+                quality[self.parts.link.observations.index(fault.signal)] = Quality.BAD
+        return replace(observation, quality=quality, faults=(*observation.faults, *found))
+
+    def _propose(self, observation: Observation) -> Proposal:
+        """Ask the policy, unless nobody wants to know or there is nothing to look at."""
+        if self.parts.modes.mode is Mode.OFF or observation.link is not LinkState.UP:
+            n_u = len(self.parts.link.outputs)
+            return Proposal(np.full(n_u, np.nan), ProposalStatus.ABSENT)
+        return self.parts.policy.propose(observation)
+
+    def _wanted(
+        self, source: Source, observation: Observation, proposal: Proposal, now_s: float
+    ) -> Vector:
+        """What the driver wants, without a bump after a change of driver; overrides win."""
+        parts = self.parts
+        if source is Source.POLICY:
+            wanted = proposal.action
+        elif source is Source.FALLBACK:
+            wanted = parts.heuristic.act(observation)
+        elif source is Source.SAFE:
+            wanted = parts.safe_action
+        else:
+            wanted = observation.applied
+        wanted = parts.transfer.blend(source, wanted, observation.applied, now_s)
+        override = parts.modes.override
+        return wanted if override is None else np.where(np.isnan(override), wanted, override)
+
+    def _actuate(self, source: Source, certified: Certified, beat: Beat) -> Sent:
+        """Hand over the certified command, unless it is too late for this period.
+
+        With hands off, the link sends the heartbeat alone.
+        """
+        late_s = self._monotonic() - beat.deadline_s
+        if late_s > 0.0:
+            fault = Fault(ReasonCode.TICK_LATE, "", late_s, 0.0, "s after the deadline")
+            return Sent(
+                certified.action, self._sent.sequence, beat.now_s, written=False, faults=(fault,)
+            )
+        return self.parts.link.write(certified.action, source)
+
+    def _tell(self, tick: Tick, beat: Beat) -> None:
+        """Everything that may be told after the command has left."""
+        parts = self.parts
+        for event in parts.modes.events:
+            parts.recorder.event(event)
+        parts.metrics.tick(tick, beat.skipped, parts.modes)
+        parts.health.tick_done(tick.sent.written or tick.source is Source.HANDS_OFF)
