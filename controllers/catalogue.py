@@ -1,0 +1,48 @@
+"""The plants that ship, by the name a configuration gives them: equations, safety case, heuristics.
+
+Adding a plant is adding an entry here; nothing else asks which plant it is.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from steadyhand.controllers.errors import ConfigError
+from steadyhand.controllers.heuristics.thermal_storage import STRATEGIES, ThermalStorageHeuristic
+from steadyhand.controllers.plants.parameters import parameter_table
+from steadyhand.controllers.plants.plant import Plant
+from steadyhand.controllers.plants.thermal_storage import ThermalStorage
+from steadyhand.controllers.plants.thermal_storage_parameters import ICE
+from steadyhand.controllers.plants.thermal_storage_safety import ThermalStorageSafety
+from steadyhand.controllers.protocols import Heuristic, SafetyModel
+from steadyhand.controllers.safety.constraint import ConstraintSet
+from steadyhand.controllers.signals import Vector
+
+
+@dataclass(frozen=True, slots=True)
+class PlantKind:
+    """One type of plant and everything that belongs to its definition."""
+
+    id: str
+    title: str
+    parameters: Any
+    """The default parameters; `replace` makes another plant of the type."""
+    plant: Callable[[Any], Plant]
+    safety_model: Callable[[Any], SafetyModel]
+    constraints: Callable[[Any], ConstraintSet]
+    heuristics: Mapping[str, Callable[[Any], Heuristic]]
+    safe_action: Callable[[Any], Vector]
+    """(n_u,) set-point in which the plant is left when nothing better is known."""
+
+
+def parameters_with(kind: PlantKind, changes: Mapping[str, float]) -> Any:  # noqa: ANN401
+    """Parameters of `kind` with `changes`, already in the parameters' units.
+
+    Raises:
+        ConfigError: an unknown name, or a number out of its bounds.
+    """
+    known = [parameter.name for parameter in parameter_table(kind.parameters)]
+    unknown = [name for name in changes if name not in known]
+    if unknown:
+        raise ConfigError(f"no parameter {', '.join(unknown)}; there are: {', '.join(known)}")
+    return replace(kind.parameters, **changes)

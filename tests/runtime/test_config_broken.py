@@ -1,0 +1,317 @@
+"""One table of broken configurations: each names the line, the field, the value and the remedy."""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from steadyhand.runtime.check import check
+
+REPOSITORY = Path(__file__).parents[2]
+SHIPPED = REPOSITORY / "configs" / "thermal_storage" / "steadyhand.yaml"
+
+# name: (text in the shipped file, what it is replaced by, field, code, words of the message)
+BROKEN: dict[str, tuple[str, str, str, str, tuple[str, ...]]] = {
+    "misspelt key": (
+        "period: 15 min", "peroid: 15 min", "peroid", "CFG_UNKNOWN", ("peroid", "period")),
+    "missing key": ("period: 15 min\n", "", "period", "CFG_MISSING", ("add it",)),
+    "doubled key": (
+        "period: 15 min", "period: 15 min\nperiod: 1 min", "", "CFG_DUP", ("period", "remove")),
+    "no unit": ("period: 15 min", "period: 900", "period", "CFG_UNIT", ("900", "15 min")),
+    "no unit in text": ("period: 15 min", 'period: "15"', "period", "CFG_UNIT", ("15 s",)),
+    "unknown unit": ("period: 15 min", "period: 15 mins2", "period", "CFG_UNIT", ("mins2",)),
+    "wrong dimension": ("period: 15 min", "period: 15 kW", "period", "CFG_UNIT", ("kW", "s")),
+    "not a number": ("period: 15 min", "period: x min", "period", "CFG_UNIT", ("'x min'",)),
+    "nan quantity": ("period: 15 min", "period: nan s", "period", "CFG_UNIT", ("finite",)),
+    "infinite quantity": ("period: 15 min", "period: inf s", "period", "CFG_UNIT", ("finite",)),
+    "negative quantity": (
+        "transfer: 30 min", "transfer: -30 min", "fallback.transfer", "CFG_BOUNDS", ("> 0",)),
+    "zero quantity": (
+        "transfer: 30 min", "transfer: 0 s", "fallback.transfer", "CFG_BOUNDS", ("> 0",)),
+    "bool where a number belongs": (
+        "clean_ticks: 4", "clean_ticks: true", "modes.clean_ticks", "CFG_TYPE", ("True",)),
+    "text where a number belongs": (
+        "clean_ticks: 4", 'clean_ticks: "4"', "modes.clean_ticks", "CFG_TYPE", ("'4'",)),
+    "fraction where a count belongs": (
+        "clean_ticks: 4", "clean_ticks: 4.5", "modes.clean_ticks", "CFG_TYPE", ("4.5",)),
+    "count out of bounds": (
+        "clean_ticks: 4", "clean_ticks: 0", "modes.clean_ticks", "CFG_BOUNDS", (">= 1",)),
+    "yaml 1.1 switch": ('initial: "off"', "initial: no", "modes.initial", "CFG_TYPE", ("'no'",)),
+    "true is no mode": (
+        'initial: "off"', "initial: true", "modes.initial", "CFG_TYPE", ("'off'", "True")),
+    "unknown mode": ('initial: "off"', "initial: auto", "modes.initial", "CFG_TYPE", ("'full'",)),
+    "time of day": ("period: 15 min", "period: 12:30", "period", "CFG_UNIT", ("12:30",)),
+    "date": ("name: north-building", "name: 2026-01-01", "name", "CFG_TYPE", ("2026",)),
+    "capital in name": (
+        "name: north-building", "name: North Building", "name", "CFG_TYPE", ("North",)),
+    "null": ("name: north-building", "name:", "name", "CFG_TYPE", ("None",)),
+    "other schema version": (
+        "schema_version: 1", "schema_version: 2", "schema_version", "CFG_VERSION", ("2", "1")),
+    "unknown plant": (
+        "id: thermal_storage", "id: nuclear", "plant.id", "CFG_PLANT", ("thermal_storage",)),
+    "unknown parameter": (
+        "parameters: {}", "parameters: {power_cap: 150 kW}",
+        "plant.parameters.power_cap", "CFG_PARAMETER", ("power_cap_kw",)),
+    "parameter out of bounds": (
+        "parameters: {}", "parameters: {power_cap_kw: -5 kW}",
+        "plant.parameters.power_cap_kw", "CFG_PARAMETER", ("-5",)),
+    "parameter without unit": (
+        "parameters: {}", "parameters: {power_cap_kw: 150}",
+        "plant.parameters.power_cap_kw", "CFG_TYPE", ("150",)),
+    "parameter in another dimension": (
+        "parameters: {}", "parameters: {power_cap_kw: 150 s}",
+        "plant.parameters.power_cap_kw", "CFG_PARAMETER", ("kW",)),
+    "parameters that contradict each other": (
+        "parameters: {}", "parameters: {energy_low_kwh: 1700 kWh, energy_high_kwh: 100 kWh}",
+        "plant.parameters", "CFG_PARAMETER", ("energy_low_kwh",)),
+    "unknown link": ("kind: opcua", "kind: modbus", "link", "CFG_TYPE", ("opcua", "sim")),
+    "no link kind": ("  kind: opcua\n", "", "link", "CFG_TYPE", ("opcua",)),
+    "wrong scheme": (
+        "opc.tcp://127.0.0.1:4840/steadyhand/", "http://127.0.0.1:4840/",
+        "link", "CFG_ENDPOINT", ("opc.tcp://",)),
+    "endpoint without port": (
+        "opc.tcp://127.0.0.1:4840/steadyhand/", "opc.tcp://127.0.0.1",
+        "link", "CFG_ENDPOINT", ("opc.tcp://",)),
+    "password in the endpoint": (
+        "opc.tcp://127.0.0.1:4840/steadyhand/", "opc.tcp://me:secret@127.0.0.1:4840/",
+        "link", "CFG_SECRET", ("password_file",)),
+    "deprecated security policy": (
+        "policy: Basic256Sha256", "policy: Basic128Rsa15",
+        "link.security.policy", "CFG_TYPE", ("Basic256Sha256",)),
+    "no certificate": (
+        "    certificate: pki/client_cert.der\n", "", "link.security", "CFG_SECURITY", ("certificate",)),
+    "nobody trusted": (
+        "    trusted: [pki/server_cert.der]\n", "", "link.security", "CFG_SECURITY", ("trusted",)),
+    "user without password": (
+        "    password_file: pki/password\n", "", "link.security", "CFG_SECURITY", ("both",)),
+    "short word for insecure": (
+        "    policy: Basic256Sha256\n", "    insecure_no_encryption: yes\n",
+        "link.security", "CFG_SECURITY", ("i_accept_that_anyone",)),
+    "password in the clear": (
+        "    policy: Basic256Sha256\n",
+        "    insecure_no_encryption: i_accept_that_anyone_on_the_network_can_drive_the_plant\n",
+        "link.security", "CFG_SECURITY", ("password_file",)),
+    "inline password": (
+        "password_file: pki/password", "password: hunter2",
+        "link.security.password", "CFG_UNKNOWN", ("password_file",)),
+    "missing certificate file": (
+        "pki/client_cert.der", "pki/nowhere.der",
+        "link.security.certificate", "CFG_FILE", ("nowhere.der", "No such file")),
+    "certificate that is none": (
+        "pki/server_cert.der", "pki/password", "link.security.trusted.0", "CFG_FILE", ("X.509",)),
+    "missing signal": (
+        '    cooling_load_kw: {node: "nsu=urn:steadyhand:plant:thermal_storage;s=cooling_load_kw", '
+        'unit: "kW"}\n', "", "link.signals.cooling_load_kw", "CFG_MISSING", ("cooling_load_kw",)),
+    "unknown signal": (
+        "    cooling_load_kw: {", "    cooling_laod_kw: {",
+        "link.signals.cooling_laod_kw", "CFG_UNKNOWN", ("cooling_load_kw",)),
+    "two signals on one node": (
+        "s=cooling_load_kw", "s=storage_energy_kwh", "link", "CFG_DUPTAG", ("storage_energy_kwh",)),
+    "output on a measured node": (
+        's=storage_discharge_kw", unit', 's=storage_energy_kwh", unit',
+        "link", "CFG_DUPTAG", ("storage_discharge_kw",)),
+    "heartbeat on an output": (
+        "s=controller_heartbeat", "s=storage_discharge_kw", "link", "CFG_DUPTAG", ("heartbeat",)),
+    "unit of another scale": (
+        's=cooling_load_kw", unit: "kW"', 's=cooling_load_kw", unit: "W"',
+        "link.signals.cooling_load_kw.unit", "CFG_UNIT", ("W", "kW")),
+    "unit of another dimension": (
+        's=cooling_load_kw", unit: "kW"', 's=cooling_load_kw", unit: "kWh"',
+        "link.signals.cooling_load_kw.unit", "CFG_UNIT", ("dimension",)),
+    "wire type that does not exist": (
+        's=storage_discharge_kw", unit: "kW"', 's=storage_discharge_kw", wire: Int12',
+        "link.outputs.storage_discharge_kw.wire", "CFG_TYPE", ("Double",)),
+    "period of another plant": (
+        "period: 15 min", "period: 10 min", "period", "CFG_TIMING", ("600", "900")),
+    "time-out longer than the period": (
+        "source: paced", "source: paced\n  time_scale: 9000",
+        "", "CFG_TIMING", ("request_timeout", "0.1")),
+    "too slow for the process": (
+        "modes:\n", "safety: {process_safety_time: 20 min}\n\nmodes:\n",
+        "", "CFG_TIMING", ("process_safety_time", "900")),
+    "unknown heuristic": (
+        "heuristic: demand_limiting", "heuristic: hope",
+        "fallback.heuristic", "CFG_HEURISTIC", ("demand_limiting",)),
+    "limit that is widened": (
+        "modes:\n", "safety: {limits: {storage_discharge_kw: {high: 900 kW}}}\n\nmodes:\n",
+        "safety.limits.storage_discharge_kw", "CFG_BOUNDS", ("900", "tighten")),
+    "limits turned round": (
+        "modes:\n",
+        "safety: {limits: {storage_discharge_kw: {low: 10 kW, high: 5 kW}}}\n\nmodes:\n",
+        "safety.limits.storage_discharge_kw", "CFG_BOUNDS", ("order",)),
+    "limit of an unknown output": (
+        "modes:\n", "safety: {limits: {pump_kw: {high: 9 kW}}}\n\nmodes:\n",
+        "safety.limits.pump_kw", "CFG_UNKNOWN", ("storage_discharge_kw",)),
+    "metrics open to everyone": (
+        "listen: 127.0.0.1:9464", "listen: 0.0.0.0:9464",
+        "metrics", "CFG_LISTEN", ("0.0.0.0", "token_file")),
+    "metrics on no address": (
+        "listen: 127.0.0.1:9464", "listen: localhost", "metrics", "CFG_LISTEN", ("127.0.0.1:9464",)),
+    "metrics on no port": (
+        "listen: 127.0.0.1:9464", "listen: 127.0.0.1:99999", "metrics", "CFG_LISTEN", ("99999",)),
+    "no such group": (
+        "  socket: var/operator.sock", "  socket: var/operator.sock\n  group: nosuchgroup",
+        "operator.group", "CFG_USER", ("nosuchgroup", "groupadd")),
+    "no such user": (
+        "  socket: var/operator.sock", "  socket: var/operator.sock\n  operators: [nosuchuser]",
+        "operator.operators.0", "CFG_USER", ("nosuchuser",)),
+    "socket name too long": (
+        "socket: var/operator.sock", f"socket: var/{'x' * 120}.sock",
+        "operator.socket", "CFG_FILE", ("107",)),
+    "journal inside a file": (
+        "directory: var/journal", "directory: steadyhand.yaml/journal",
+        "journal.directory", "CFG_FILE", ("no folder",)),
+    "no bundle there": (
+        "file: thermal_storage.shb", "file: nothing.shb",
+        "bundle.file", "BUNDLE_", ("nothing.shb",)),
+    "no trusted keys": (
+        "trusted_keys: keys", "trusted_keys: nokeys", "bundle.trusted_keys", "CFG_FILE", ("nokeys",)),
+    "deadline longer than the period": (
+        "source: paced", "source: paced\n  time_scale: 1800",
+        "", "CFG_TIMING", ("0.5",)),
+    "negative time scale": (
+        "source: paced", "source: paced\n  time_scale: -1.0",
+        "clock.time_scale", "CFG_BOUNDS", ("> 0",)),
+    "not a number at all": (
+        "source: paced", "source: paced\n  time_scale: .nan",
+        "clock.time_scale", "CFG_TYPE", ("finite",)),
+    "alias": (
+        "name: north-building", "name: &n north-building\nother: *n", "", "CFG_LIMIT", ("&n",)),
+    "python tag": (
+        "name: north-building", "name: !!python/object:os.system x", "", "CFG_TYPE", ("tag",)),
+    "second document": ("period: 15 min", "period: 15 min\n---\na: 1", "", "CFG_YAML", ("second",)),
+    "broken yaml": ("parameters: {}", "parameters: {", "", "CFG_YAML", ("not YAML",)),
+    "tab": ("  id: thermal_storage", "\tid: thermal_storage", "", "CFG_YAML", ("not YAML",)),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def plant_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The shipped configuration with the certificates it names, sound as it stands."""
+    from steadyhand.adapters.sim.certificates import make_pki
+
+    folder = tmp_path_factory.mktemp("plant")
+    shutil.copytree(SHIPPED.parent, folder, dirs_exist_ok=True)
+    make_pki(folder / "pki")
+    return folder
+
+
+def write(folder: Path, text: str) -> Path:
+    file = folder / "steadyhand.yaml"
+    file.write_text(text, encoding="utf-8")
+    return file
+
+
+def test_the_shipped_configuration_is_sound(plant_folder: Path) -> None:
+    loaded, problems = check(write(plant_folder, SHIPPED.read_text()))
+    assert problems == []
+    assert loaded is not None
+    assert loaded.config.period == 900.0
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_broken_configuration_is_refused_with_place_value_and_remedy(
+    name: str, plant_folder: Path
+) -> None:
+    old, new, field, code, words = BROKEN[name]
+    text = SHIPPED.read_text()
+    assert text.count(old) >= 1, f"the shipped file no longer holds {old!r}"
+    broken = text.replace(old, new, 1)
+    file = write(plant_folder, broken)
+
+    _, problems = check(file)
+
+    matching = [p for p in problems if p.field == field and p.code.startswith(code)]
+    assert matching, [problem.text("file") for problem in problems]
+    problem = matching[0]
+    assert 0 < problem.line <= len(broken.splitlines())
+    for word in words:
+        assert word in problem.message
+    first = f"{file}:{problem.line}: "
+    assert problem.text(str(file)).startswith(first)
+
+
+def test_the_line_is_the_line_of_the_fault(plant_folder: Path) -> None:
+    text = SHIPPED.read_text().replace("clean_ticks: 4", "clean_ticks: true")
+    _, problems = check(write(plant_folder, text))
+    expected = next(i for i, line in enumerate(text.splitlines(), 1) if "clean_ticks" in line)
+    assert [problem.line for problem in problems] == [expected]
+
+
+def test_every_problem_is_named_at_once(plant_folder: Path) -> None:
+    text = SHIPPED.read_text()
+    text = text.replace("period: 15 min", "period: 15")
+    text = text.replace("clean_ticks: 4", "clean_ticks: 0")
+    text = text.replace("isolation: process", "isolation: prozess")
+    text = text.replace("listen: 127.0.0.1:9464", "listen: 0.0.0.0:9464")
+    _, problems = check(write(plant_folder, text))
+    assert [problem.field for problem in problems] == [
+        "period", "inference.isolation", "modes.clean_ticks", "metrics",
+    ]  # fmt: skip
+
+
+def test_a_secret_that_others_can_read_is_refused(plant_folder: Path) -> None:
+    file = write(plant_folder, SHIPPED.read_text())
+    for name, field in (("client_key.pem", "private_key"), ("password", "password_file")):
+        secret = plant_folder / "pki" / name
+        secret.chmod(0o644)
+        try:
+            _, problems = check(file)
+        finally:
+            secret.chmod(0o600)
+        assert [problem.field for problem in problems] == [f"link.security.{field}"]
+        assert "0644" in problems[0].message
+        assert "chmod 600" in problems[0].message
+
+
+def alias_bomb() -> bytes:
+    lines = ["a0: &a0 [x, x]"]
+    lines += [f"a{i}: &a{i} [*a{i - 1}, *a{i - 1}]" for i in range(1, 30)]
+    return "\n".join(lines).encode()
+
+
+@pytest.mark.parametrize(
+    ("text", "word"),
+    [
+        (alias_bomb(), "anchor"),
+        (b"a: 1\n" * (1 << 21), "bytes"),
+        (b"[" * 10_000, "nested deeper"),
+        (b"\xff\xfe", "UTF-8"),
+        (b"", "empty"),
+        (b"- a\n- b\n", "mapping"),
+        (b"\x00", "not YAML"),
+        (b"? [a]\n: b\n", ""),
+    ],
+    ids=["alias bomb", "10 MB", "depth", "not UTF-8", "empty", "list", "NUL", "list as key"],
+)
+def test_hostile_files_are_refused_in_one_line_each(
+    tmp_path: Path, text: bytes, word: str
+) -> None:
+    file = tmp_path / "hostile.yaml"
+    file.write_bytes(text)
+    loaded, problems = check(file)
+    assert loaded is None
+    assert problems
+    assert word in problems[0].message
+    assert "\n" not in problems[0].text("file")
+
+
+def test_a_file_that_is_not_there_is_one_problem(tmp_path: Path) -> None:
+    _, problems = check(tmp_path / "none.yaml")
+    assert [problem.code for problem in problems] == ["CFG_FILE"]
+
+
+def test_the_command_prints_every_problem_and_exits_78(plant_folder: Path) -> None:
+    text = SHIPPED.read_text().replace("period: 15 min", "peroid: 15 min")
+    file = write(plant_folder, text)
+    done = subprocess.run(
+        [sys.executable, "-m", "steadyhand.runtime", "check", str(file)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 78
+    assert "did you mean 'period'?" in done.stdout.replace("\n", " ")
+    assert "nothing was started" in done.stdout
+    assert not (plant_folder / "var").exists()
