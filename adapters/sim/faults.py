@@ -246,6 +246,13 @@ class FaultInjector:
                 low, high = fault.parameters["low"], fault.parameters["high"]
                 command[column] = min(max(command[column], low), high)
 
+    def clamp(self, time_s: float, column: int, value: float) -> float:
+        """What a plant that clamps would store for output `column` when `value` is written."""
+        for driven, fault in self._driven:
+            if driven == column and fault.kind is FaultKind.CLAMPED and fault.active(time_s):
+                value = min(max(value, fault.parameters["low"]), fault.parameters["high"])
+        return value
+
     def memory(self) -> list[list[float | str]]:
         """What stuck, slow and delayed faults remember, for a saved state."""
         return [injection.memory() for injection in self._measured]

@@ -137,6 +137,10 @@ class PlantRunner:
         """The controller hands the plant back: local control drives from the next sub-step."""
         self.requested = False
 
+    def shed(self) -> None:
+        """The heartbeat counts as dead until a new one comes."""
+        self._beat_s = -inf
+
     def advance(self, substeps: int | None = None) -> Observation:
         """Run `substeps` parts of a period (default: one whole period); returns the new image."""
         count = self.substeps if substeps is None else substeps
@@ -155,6 +159,8 @@ class PlantRunner:
             self._integrate(u, w)
             self.applied = u
             self._drove = driving
+            if not driving:
+                self.command = u.copy()  # set-point tracking: no bump when the controller returns
             self.steps_done += 1
         margins = self.plant.margins(np.array(states), np.array(inputs), np.array(rows))
         self.tally.add(margins, drivers, starts)

@@ -1,0 +1,160 @@
+"""Throw-away certificates for a simulated plant: server, one client, one user, and a password.
+
+Everything lies in one private directory and is kept when it is there already, so that a restarted
+plant is recognised again:
+
+    server_cert.der server_key.pem     the plant; clients trust `server_cert.der`
+    client_cert.der client_key.pem     the one client application the plant trusts
+    user_cert.der   user_key.pem       a user who logs in by certificate
+    password                           of the user `controller`, one line
+    trusted_clients/*.der              client applications the plant lets in
+    trusted_servers/*.der              servers a client may believe
+"""
+
+import os
+import secrets
+import socket
+from dataclasses import dataclass
+from ipaddress import ip_address
+from pathlib import Path
+
+from asyncua.crypto.cert_gen import (
+    dump_private_key_as_pem,
+    generate_private_key,
+    generate_self_signed_app_certificate,
+)
+from cryptography import x509
+from cryptography.hazmat.primitives.serialization import Encoding
+from cryptography.x509.oid import ExtendedKeyUsageOID
+
+from steadyhand.controllers.errors import ConfigError
+
+VALID_DAYS = 30
+USER_NAME = "controller"
+
+
+@dataclass(frozen=True, slots=True)
+class Pki:
+    """Where the credentials of one simulated plant lie."""
+
+    directory: Path
+    server_uri: str
+    client_uri: str
+
+    @property
+    def server_cert(self) -> Path:
+        """DER certificate of the plant's server."""
+        return self.directory / "server_cert.der"
+
+    @property
+    def server_key(self) -> Path:
+        """PEM key of the plant's server, mode 0600."""
+        return self.directory / "server_key.pem"
+
+    @property
+    def client_cert(self) -> Path:
+        """DER certificate of the trusted client."""
+        return self.directory / "client_cert.der"
+
+    @property
+    def client_key(self) -> Path:
+        """PEM key of the trusted client, mode 0600."""
+        return self.directory / "client_key.pem"
+
+    @property
+    def user_cert(self) -> Path:
+        """DER certificate of the user who logs in by certificate."""
+        return self.directory / "user_cert.der"
+
+    @property
+    def user_key(self) -> Path:
+        """PEM key of that user, mode 0600."""
+        return self.directory / "user_key.pem"
+
+    @property
+    def password_file(self) -> Path:
+        """Password of the user `controller`, mode 0600."""
+        return self.directory / "password"
+
+    @property
+    def password(self) -> str:
+        """The password itself."""
+        return self.password_file.read_text(encoding="ascii").strip()
+
+    @property
+    def trusted_clients(self) -> Path:
+        """Directory with the client certificates that the plant lets in."""
+        return self.directory / "trusted_clients"
+
+    @property
+    def trusted_servers(self) -> Path:
+        """Directory with the server certificates that a client may believe."""
+        return self.directory / "trusted_servers"
+
+
+def server_uri(plant: str) -> str:
+    """Application URI of the simulated plant's server."""
+    return f"urn:steadyhand:plant-server:{plant}"
+
+
+def make_pki(directory: Path, plant: str, host: str = "127.0.0.1") -> Pki:
+    """Make what is missing in `directory` and trust each side's certificate on the other.
+
+    Raises:
+        ConfigError: the directory cannot be made or is open to others.
+    """
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if directory.stat().st_mode & 0o077:
+        raise ConfigError(f"{directory} holds private keys: chmod 700 it")
+    pki = Pki(directory, server_uri(plant), f"urn:steadyhand:client:{plant}")
+    pki.trusted_clients.mkdir(exist_ok=True)
+    pki.trusted_servers.mkdir(exist_ok=True)
+    hosts = sorted({"localhost", "127.0.0.1", socket.gethostname(), host})
+    server, client = ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH
+    made = make_certificate(pki.server_cert, pki.server_key, pki.server_uri, hosts, server)
+    (pki.trusted_servers / f"{plant}.der").write_bytes(made)
+    made = make_certificate(pki.client_cert, pki.client_key, pki.client_uri, hosts, client)
+    (pki.trusted_clients / "client.der").write_bytes(made)
+    make_certificate(pki.user_cert, pki.user_key, f"urn:steadyhand:user:{USER_NAME}", [], client)
+    if not pki.password_file.exists():
+        write_private(pki.password_file, secrets.token_urlsafe(24).encode())
+    return pki
+
+
+def make_certificate(
+    cert: Path, key: Path, uri: str, hosts: list[str], use: x509.ObjectIdentifier
+) -> bytes:
+    """Self-signed application certificate and its key, kept when both are there; returns DER.
+
+    Args:
+        cert: DER file.
+        key: PEM file, made with mode 0600.
+        uri: application URI, first of the subject's alternative names.
+        hosts: names and addresses the application answers under.
+        use: extended key usage: client or server.
+    """
+    if cert.exists() and key.exists():
+        return cert.read_bytes()
+    names: list[x509.GeneralName] = [x509.UniformResourceIdentifier(uri)]
+    for host in hosts:
+        try:
+            names.append(x509.IPAddress(ip_address(host)))
+        except ValueError:
+            names.append(x509.DNSName(host))
+    private = generate_private_key()
+    subject = {"organizationName": "steadyhand simulation"}
+    made = generate_self_signed_app_certificate(
+        private, uri[:64], subject, names, [use], days=VALID_DAYS
+    )
+    der: bytes = made.public_bytes(Encoding.DER)
+    write_private(key, dump_private_key_as_pem(private))
+    cert.write_bytes(der)
+    return der
+
+
+def write_private(path: Path, content: bytes) -> None:
+    """Write a file that nobody else ever could read."""
+    path.unlink(missing_ok=True)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(content)

@@ -1,0 +1,73 @@
+"""The plants that can be run by name: equations, scenario and the local control they came with."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from steadyhand.adapters.sim.faults import SignalFault
+from steadyhand.adapters.sim.observer import WriteLog
+from steadyhand.adapters.sim.plant_runner import PlantRunner
+from steadyhand.controllers.errors import ConfigError
+from steadyhand.controllers.heuristics.thermal_storage import (
+    StoragePriority,
+    ThermalStorageHeuristic,
+)
+from steadyhand.controllers.plants.thermal_storage import ThermalStorage
+from steadyhand.controllers.plants.thermal_storage_parameters import ThermalStorageParameters
+from steadyhand.controllers.plants.thermal_storage_scenario import ScenarioSpec, generate
+
+
+@dataclass(frozen=True, slots=True)
+class RunSpec:
+    """What to simulate. `season` None means the plant's usual one."""
+
+    plant: str = "thermal_storage"
+    seed: int = 0
+    days: int = 5
+    season: str | None = None
+    substeps: int = 3
+    shed_s: float | None = None
+    faults: tuple[SignalFault, ...] = ()
+
+
+def make_runner(spec: RunSpec, log: WriteLog | None = None) -> PlantRunner:
+    """A plant ready to run, at the first midnight of its scenario.
+
+    Raises:
+        ConfigError: no such plant, season, or number.
+    """
+    try:
+        make = PLANTS[spec.plant]
+    except KeyError:
+        choices = ", ".join(PLANTS)
+        raise ConfigError(f"no plant {spec.plant!r}; there are: {choices}") from None
+    return make(spec, log)
+
+
+def thermal_storage(
+    spec: RunSpec,
+    log: WriteLog | None = None,
+    parameters: ThermalStorageParameters | None = None,
+) -> PlantRunner:
+    """The building with its tank; by itself it runs storage-priority, as most such plants do."""
+    plant = ThermalStorage(parameters or ThermalStorageParameters())
+    wanted = ScenarioSpec(spec.seed, spec.days)
+    if spec.season is not None:
+        wanted = ScenarioSpec(spec.seed, spec.days, spec.season)
+    scenario = generate(wanted)
+    local = ThermalStorageHeuristic(StoragePriority(), plant.observations, plant.parameters)
+    return PlantRunner(
+        plant,
+        plant.initial(scenario),
+        scenario.w,
+        local,
+        faults=spec.faults,
+        seed=spec.seed,
+        shed_s=spec.shed_s,
+        substeps=spec.substeps,
+        log=log,
+    )
+
+
+PLANTS: dict[str, Callable[[RunSpec, WriteLog | None], PlantRunner]] = {
+    "thermal_storage": thermal_storage,
+}
