@@ -1,0 +1,119 @@
+"""The schedule: absolute, skipping, never bursting."""
+
+import math
+import random
+
+import pytest
+from steadyhand.runtime.clock import LockstepClock, PacedClock, PlantClock
+
+
+class FakeTime:
+    """A monotonic clock that moves only by sleeping, or by hand."""
+
+    def __init__(self) -> None:
+        self.now_s = 1000.0
+        self.slept: list[float] = []
+
+    def monotonic(self) -> float:
+        self.now_s += 1e-7  # reading a clock takes time: a spin must come to its end
+        return self.now_s
+
+    def sleep(self, seconds: float) -> None:
+        assert seconds > 0
+        self.slept.append(seconds)
+        self.now_s += seconds
+
+
+def paced(period_s: float, time_scale: float = 1.0) -> tuple[PacedClock, FakeTime]:
+    time = FakeTime()
+    return PacedClock(period_s, time_scale, time.monotonic, time.sleep), time
+
+
+def test_first_tick_is_due_at_once_and_the_next_one_period_later() -> None:
+    clock, time = paced(1.0)
+    first, second = clock.wait(-1), clock.wait(0)
+    assert first.now_s == pytest.approx(0.0, abs=1e-5)
+    assert second.now_s == pytest.approx(1.0, abs=1e-5)
+    assert (first.skipped, second.skipped) == (0, 0)
+    assert sum(time.slept) == pytest.approx(1.0, abs=1e-5)
+
+
+def test_work_inside_the_period_does_not_move_the_grid() -> None:
+    clock, time = paced(1.0)
+    for n in range(50):
+        beat = clock.wait(n)
+        assert beat.now_s == pytest.approx(n, abs=1e-4)
+        time.now_s += random.Random(n).uniform(0.0, 0.9)
+
+
+@pytest.mark.parametrize(("pause_s", "skipped"), [(0.5, 0), (1.5, 0), (2.5, 1), (30.2, 29)])
+def test_an_overrun_is_followed_by_one_tick_on_the_grid(pause_s: float, skipped: int) -> None:
+    clock, time = paced(1.0)
+    clock.wait(-1)
+    time.now_s += pause_s
+    beat = clock.wait(0)
+    assert beat.skipped == skipped
+    after = clock.wait(1)
+    assert after.skipped == 0
+    assert after.now_s == pytest.approx(math.floor(max(pause_s, 1.0)) + 1.0, abs=1e-4)
+
+
+def test_lateness_is_measured_from_the_plan() -> None:
+    clock, time = paced(1.0)
+    clock.wait(-1)
+    time.now_s += 1.25
+    assert clock.wait(0).lateness_s == pytest.approx(0.25, abs=1e-4)
+
+
+def test_plant_time_runs_time_scale_as_fast() -> None:
+    clock, _ = paced(900.0, time_scale=9000.0)
+    clock.wait(-1)
+    beat = clock.wait(0)
+    assert beat.now_s == pytest.approx(900.0, rel=1e-4)
+    assert beat.deadline_s - 1000.0 == pytest.approx(0.2, abs=1e-4)
+
+
+def test_fast_loops_spin_the_last_stretch_and_slow_ones_do_not() -> None:
+    fast, time = paced(0.001)
+    fast.wait(-1)
+    fast.wait(0)
+    assert time.slept == [pytest.approx(0.001 - 150e-6, abs=1e-5)]
+    slow, time = paced(1.0)
+    slow.wait(-1)
+    slow.wait(0)
+    assert time.slept[0] == pytest.approx(1.0, abs=1e-5)
+
+
+class Images:
+    """A link as a plant clock sees it."""
+
+    def __init__(self, fresh: bool) -> None:
+        self.fresh = fresh
+        self.asked: list[tuple[int, float]] = []
+        self.skips = 0
+
+    def wait_fresh(self, after_sequence: int, timeout_s: float) -> bool:
+        self.asked.append((after_sequence, timeout_s))
+        return self.fresh
+
+    def skip(self) -> None:
+        self.skips += 1
+
+
+@pytest.mark.parametrize("fresh", [True, False])
+def test_plant_clock_waits_for_the_next_image_and_gives_up_in_time(fresh: bool) -> None:
+    images, time = Images(fresh), FakeTime()
+    clock = PlantClock(images, 900.0, 9000.0, 0.5, time.monotonic)  # type: ignore[arg-type]
+    beat = clock.wait(41)
+    assert images.asked == [(41, 0.5)]
+    assert beat.deadline_s - time.now_s == pytest.approx(0.5, abs=1e-5)
+
+
+def test_lockstep_moves_the_plant_when_nothing_was_written() -> None:
+    images = Images(fresh=False)
+    clock = LockstepClock(images, 900.0)
+    assert [clock.wait(0).now_s, clock.wait(0).now_s] == [0.0, 900.0]
+    assert images.skips == 2
+    images.fresh = True
+    clock.wait(0)
+    assert images.skips == 2
