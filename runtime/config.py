@@ -16,13 +16,13 @@ from urllib.parse import urlsplit
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import ErrorDetails, PydanticCustomError
 
+from steadyhand.adapters.opcua.settings import INSECURE_WORD
 from steadyhand.controllers.errors import ConfigError
 from steadyhand.runtime.quantity import Bytes, Seconds
 from steadyhand.runtime.yaml_source import Path as FieldPath
 from steadyhand.runtime.yaml_source import Problem, Source, read_yaml
 
 SCHEMA_VERSION = 1
-INSECURE_WORD = "i_accept_that_anyone_on_the_network_can_drive_the_plant"
 Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]{0,62}$")]
 SignalName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,62}$")]
 NodeText = Annotated[str, Field(min_length=1, max_length=512)]
@@ -66,6 +66,7 @@ class Handshake(Section):
     """Nodes by which plant and controller watch each other."""
 
     granted: NodeText = Field(description="Boolean: the plant grants control")
+    request: NodeText | None = Field(default=None, description="Boolean: we ask for control")
     heartbeat: NodeText = Field(description="UInt32 written with every command")
     source: NodeText | None = Field(default=None, description="Int32: who drives, 0 = policy")
     plant_heartbeat: NodeText | None = Field(default=None, description="UInt32 of the plant")
@@ -87,7 +88,7 @@ class Security(Section):
     trusted: list[FileText] = Field(
         default_factory=list, description="certificates of servers we trust, by file"
     )
-    server_uri: str | None = Field(default=None, description="application URI of the server")
+    server_uri: NodeText = Field(description="application URI by which the plant is known")
     user: str | None = None
     password_file: FileText | None = Field(default=None, description="file of mode 0600")
     insecure_no_encryption: str | None = Field(
@@ -119,8 +120,8 @@ class Security(Section):
                 f"an encrypted link needs {', '.join(missing)}: "
                 "name our certificate, its key and the server's certificate",
             )
-        if (self.user is None) != (self.password_file is None):
-            raise refuse("CFG_SECURITY", "user and password_file go together: give both or neither")
+        if self.user is None or self.password_file is None:
+            raise refuse("CFG_SECURITY", "user and password_file go together: give both")
         return self
 
 
@@ -151,7 +152,7 @@ class OpcUaLink(Section):
         if not sound:
             raise refuse(
                 "CFG_ENDPOINT",
-                f"endpoint={self.endpoint!r}: an address such as opc.tcp://plc.local:4840 is needed",
+                f"endpoint={self.endpoint!r}: an address like opc.tcp://plc.local:4840 is needed",
             )
         if parts.username or parts.password:
             raise refuse("CFG_SECRET", "endpoint holds a password; use security.password_file")
@@ -317,27 +318,21 @@ class Config(Section):
     @model_validator(mode="after")
     def _timing(self) -> "Config":
         wall_period_s = self.period / self.clock.time_scale
-        if isinstance(self.link, OpcUaLink):
-            # a real plant must be judged within its own period; one far slower than a request
-            # only has to notice a dead link within the period
-            if self.link.request_timeout > wall_period_s and self.clock.source == "paced":
-                raise refuse(
-                    "CFG_TIMING",
-                    f"link.request_timeout {self.link.request_timeout:g} s is longer than one "
-                    f"period of {wall_period_s:g} s of real time (period {self.period:g} s / "
-                    f"time_scale {self.clock.time_scale:g}); shorten the timeout",
-                )
-        if self.inference.deadline >= wall_period_s and self.clock.source == "paced":
+        timeout_s = self.link.request_timeout if isinstance(self.link, OpcUaLink) else 0.0
+        if self.clock.source == "paced" and timeout_s > wall_period_s:
+            raise refuse(
+                "CFG_TIMING",
+                f"link.request_timeout {timeout_s:g} s is longer than one period of "
+                f"{wall_period_s:g} s of real time (period {self.period:g} s / time_scale "
+                f"{self.clock.time_scale:g}); shorten the timeout",
+            )
+        if self.clock.source == "paced" and self.inference.deadline >= wall_period_s:
             raise refuse(
                 "CFG_TIMING",
                 f"inference.deadline {self.inference.deadline:g} s must be below one period of "
                 f"{wall_period_s:g} s of real time",
             )
-        reaction_s = self.period + (
-            self.link.request_timeout * self.clock.time_scale
-            if isinstance(self.link, OpcUaLink)
-            else 0.0
-        )
+        reaction_s = self.period + timeout_s * self.clock.time_scale
         limit_s = self.safety.process_safety_time
         if limit_s is not None and reaction_s > 0.5 * limit_s:
             raise refuse(
@@ -453,9 +448,8 @@ def _in_file(loc: tuple[str | int, ...], data: Any) -> FieldPath:  # noqa: ANN40
         listed = isinstance(node, list) and isinstance(part, int) and part < len(node)
         if known or listed:
             node = node[part]
-        elif not last or (isinstance(node, dict) and part == node.get("kind")):
-            if part in ("opcua", "sim"):
-                continue
+        elif part in ("opcua", "sim") and (not last or node.get("kind") == part):
+            continue
         path.append(part)
     return tuple(path)
 

@@ -109,7 +109,7 @@ BROKEN: dict[str, tuple[str, str, str, str, tuple[str, ...]]] = {
     "two signals on one node": (
         "s=cooling_load_kw", "s=storage_energy_kwh", "link", "CFG_DUPTAG", ("storage_energy_kwh",)),
     "output on a measured node": (
-        's=storage_discharge_kw", unit', 's=storage_energy_kwh", unit',
+        's=storage_discharge_kw"\n', 's=storage_energy_kwh"\n',
         "link", "CFG_DUPTAG", ("storage_discharge_kw",)),
     "heartbeat on an output": (
         "s=controller_heartbeat", "s=storage_discharge_kw", "link", "CFG_DUPTAG", ("heartbeat",)),
@@ -120,7 +120,7 @@ BROKEN: dict[str, tuple[str, str, str, str, tuple[str, ...]]] = {
         's=cooling_load_kw", unit: "kW"', 's=cooling_load_kw", unit: "kWh"',
         "link.signals.cooling_load_kw.unit", "CFG_UNIT", ("dimension",)),
     "wire type that does not exist": (
-        's=storage_discharge_kw", unit: "kW"', 's=storage_discharge_kw", wire: Int12',
+        "      unit: kW\n", "      wire: Int12\n",
         "link.outputs.storage_discharge_kw.wire", "CFG_TYPE", ("Double",)),
     "period of another plant": (
         "period: 15 min", "period: 10 min", "period", "CFG_TIMING", ("600", "900")),
@@ -193,7 +193,7 @@ def plant_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     folder = tmp_path_factory.mktemp("plant")
     shutil.copytree(SHIPPED.parent, folder, dirs_exist_ok=True)
-    make_pki(folder / "pki")
+    make_pki(folder / "pki", "thermal_storage")
     return folder
 
 
