@@ -53,14 +53,18 @@ class GraphSummary:
 
 
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
-_NUMBERS = (VARINT, BYTES)  # repeated integers: one by one, or packed into one field
-_TEXT = (BYTES,)
+_NUMBER: tuple[int, ...] = (VARINT,)
+_NUMBERS: tuple[int, ...] = (
+    VARINT,
+    BYTES,
+)  # repeated integers: one by one, or packed into one field
+_TEXT: tuple[int, ...] = (BYTES,)
 
 # onnx.proto, field numbers of each message: which wire types it may have. Left out, hence
 # refused: functions, training_info, sparse tensors, subgraphs, strings as data, external data,
 # segments, device configurations.
 _Wires = dict[int, tuple[int, ...]]
-_MODEL: _Wires = dict.fromkeys((2, 3, 4, 6, 7, 8, 14), _TEXT) | dict.fromkeys((1, 5), (VARINT,))
+_MODEL: _Wires = dict.fromkeys((2, 3, 4, 6, 7, 8, 14), _TEXT) | dict.fromkeys((1, 5), _NUMBER)
 _OPSET: _Wires = {1: _TEXT, 2: (VARINT,)}
 _GRAPH: _Wires = dict.fromkeys((1, 2, 5, 10, 11, 12, 13, 16), _TEXT)
 _NODE: _Wires = dict.fromkeys((1, 2, 3, 4, 5, 6, 7, 8, 9), _TEXT)

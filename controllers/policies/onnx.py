@@ -79,6 +79,7 @@ class OnnxPolicy:
         session, self.provider, self.notice = _session(model, providers, require_provider)
         _check_contract(session, len(observations), len(outputs))
 
+        self.n_y = len(observations)
         self._observations = observations
         self._check = AnswerCheck(outputs)
         self._clock = clock

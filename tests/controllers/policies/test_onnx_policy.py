@@ -134,7 +134,7 @@ def test_action_outside_the_declared_range_is_passed_on_with_a_fault():
     seen = set()
     for values in rng.uniform(-100, 100, (200, 3)):
         proposal = policy.propose(observe(*values))
-        outside = (proposal.action[0] > 450.0) - (proposal.action[0] < -400.0)
+        outside = int(proposal.action[0] > 450.0) - int(proposal.action[0] < -400.0)
         assert proposal.status is ProposalStatus.OK
         assert bool(proposal.faults) == bool(outside)
         if outside:
