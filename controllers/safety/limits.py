@@ -1,0 +1,260 @@
+"""The last line before the wire: finite, box, rate; true of the number *as the wire stores it*.
+
+Plain and independent of everything before it. The rate is measured from the command that the
+plant applies now, and the time since then is never believed below half or above twice a period.
+"""
+
+from math import isfinite
+
+import numpy as np
+from numba import njit
+
+from steadyhand.controllers.errors import SafetyError
+from steadyhand.controllers.frames import Fault, Observation, Sent
+from steadyhand.controllers.reasons import ReasonCode
+from steadyhand.controllers.safety.arrays import Mask
+from steadyhand.controllers.signals import SignalSet, Vector
+
+
+def clamp_dt(dt_s: float, period_s: float) -> float:
+    """Time step that limits may rely on: within [0.5, 2] periods; half a period if it is NaN."""
+    least = 0.5 * period_s
+    if not dt_s > least:
+        return least
+    return min(dt_s, 2.0 * period_s)
+
+
+@njit(cache=True)
+def narrow_up(
+    value: float,
+) -> float:
+    """Smallest 32-bit float >= value."""
+    narrow = np.float32(value)
+    if np.float64(narrow) < value:
+        narrow = np.nextafter(narrow, np.float32(np.inf))
+    return np.float64(narrow)
+
+
+@njit(cache=True)
+def narrow_down(
+    value: float,
+) -> float:
+    """Largest 32-bit float <= value."""
+    narrow = np.float32(value)
+    if np.float64(narrow) > value:
+        narrow = np.nextafter(narrow, np.float32(-np.inf))
+    return np.float64(narrow)
+
+
+@njit(cache=True)
+def reachable(
+    low: Vector,
+    high: Vector,
+    rate: Vector,
+    last: Vector,
+    dt_s: float,
+    narrow: Mask,
+    lo: Vector,
+    hi: Vector,
+) -> None:
+    """Interval that each output may take now: its box cut by its ramp.
+
+    Args:
+        low: (n,) lower bounds.
+        high: (n,) upper bounds.
+        rate: (n,) largest |change| per second; may be inf.
+        last: (n,) command that the plant applies now; NaN: unknown, the box alone counts.
+        dt_s: clamped time step.
+        narrow: (n,) stored as a 32-bit float; the interval then ends on such numbers.
+        lo: (n,) out.
+        hi: (n,) out, never below `lo`.
+    """
+    for a in range(low.shape[0]):
+        bottom = narrow_up(low[a]) if narrow[a] else low[a]
+        top = narrow_down(high[a]) if narrow[a] else high[a]
+        lo[a] = bottom
+        hi[a] = top
+        if np.isfinite(last[a]):
+            anchor = min(max(last[a], bottom), top)
+            step = rate[a] * dt_s
+            down = anchor - step
+            up = anchor + step
+            if narrow[a]:
+                down = narrow_up(down)
+                up = narrow_down(up)
+                if down > up:
+                    # The ramp is finer than the wire: stay.
+                    down = up = np.float64(np.float32(anchor))
+            lo[a] = max(bottom, down)
+            hi[a] = min(top, up)
+
+
+@njit(cache=True)
+def confine(
+    wanted: Vector,
+    lo: Vector,
+    hi: Vector,
+    narrow: Mask,
+    out: Vector,
+) -> int:
+    """Clip (n,) `wanted` into [lo, hi] and round it to what the wire stores, never -0.0.
+
+    Returns:
+        Output that was clipped farthest, or -1 if none was.
+    """
+    clipped = -1
+    worst = 0.0
+    for a in range(wanted.shape[0]):
+        value = min(max(wanted[a], lo[a]), hi[a])
+        excess = abs(wanted[a] - value)
+        if excess > worst:
+            worst = excess
+            clipped = a
+        if narrow[a]:
+            value = np.float64(np.float32(value))
+        out[a] = value + 0.0
+    return clipped
+
+
+@njit(cache=True)
+def all_finite(
+    values: Vector,
+) -> bool:
+    """Is every number finite?"""
+    good = True
+    for a in range(values.shape[0]):
+        good = good and np.isfinite(values[a])
+    return good
+
+
+@njit(cache=True)
+def _last_applied(
+    applied: Vector,
+    sent: Vector,
+    written: bool,
+    step: Vector,
+    out: Vector,
+) -> None:
+    for a in range(applied.shape[0]):
+        # A read-back that lags by less than a step would halve every ramp.
+        lags = abs(applied[a] - sent[a]) <= step[a] or not np.isfinite(applied[a])
+        out[a] = sent[a] if written and lags and np.isfinite(sent[a]) else applied[a]
+
+
+class Limits:
+    """Hard limits of the outputs, applied to the number as the wire stores it."""
+
+    def __init__(
+        self, outputs: SignalSet, period_s: float, wire: tuple[str, ...] | None = None
+    ) -> None:
+        """Take the bounds from the outputs' declaration; nothing can widen them later.
+
+        Args:
+            outputs: bounds and rates; `rate_per_s` may be inf.
+            period_s: control period, plant seconds.
+            wire: "float64" or "float32" for each output; all float64 by default.
+
+        Raises:
+            SafetyError: a bound is NaN or inverted, a rate or the period is not positive, the
+                wire type is unknown, or no number of it lies within the bounds.
+        """
+        wire = wire if wire is not None else ("float64",) * len(outputs)
+        if not (isfinite(period_s) and period_s > 0):
+            raise SafetyError(f"limits: period_s={period_s}: must be finite and > 0")
+        if len(wire) != len(outputs):
+            raise SafetyError(f"limits: {len(wire)} wire types for {len(outputs)} outputs")
+        for signal, kind in zip(outputs, wire, strict=True):
+            _check(signal.name, signal.low, signal.high, signal.rate_per_s, kind)
+        self.outputs = outputs
+        self.period_s = period_s
+        self.narrow: Mask = np.array([kind == "float32" for kind in wire])
+        self.low = outputs.low.copy()
+        self.high = outputs.high.copy()
+        self.rate_per_s = outputs.rate_per_s.copy()
+        self._lo = np.zeros(len(outputs))
+        self._hi = np.zeros(len(outputs))
+        self._last = np.zeros(len(outputs))
+        self._step = self.rate_per_s * (2.0 * period_s)
+        # Zero, or the bound next to it: where an output goes when nothing at all is known.
+        self._rest = np.clip(np.zeros(len(outputs)), self.low, self.high)
+        self.apply(self._rest, self._rest, period_s)
+        self.last_applied(np.copy(self._rest), np.copy(self._rest), written=True)
+
+    def reach(self, last: Vector, dt_s: float, lo: Vector, hi: Vector) -> None:
+        """Write into `lo`, `hi` (n,) what each output may take, given the applied one."""
+        dt_s = clamp_dt(dt_s, self.period_s)
+        reachable(self.low, self.high, self.rate_per_s, last, dt_s, self.narrow, lo, hi)
+
+    def last_applied(self, applied: Vector, sent: Vector, written: bool) -> Vector:
+        """Command (n,) that the plant applies now, from its read-back and what was sent.
+
+        What was sent counts while the read-back agrees within the largest step: it may lag. When
+        nothing was sent, or the plant does something else, the read-back counts. NaN: neither
+        is known. The answer is overwritten by the next call.
+        """
+        _last_applied(applied, sent, written, self._step, self._last)
+        return self._last
+
+    def last_of(self, observation: Observation, sent: Sent) -> Vector:
+        """`last_applied` of two frames."""
+        return self.last_applied(observation.applied, sent.action, sent.written)
+
+    def apply(self, wanted: Vector, last: Vector, dt_s: float) -> tuple[Vector, tuple[Fault, ...]]:
+        """Nearest command to `wanted` (n,) that may go to the wire; never raises.
+
+        Args:
+            wanted: command of the filter. If any number is not finite, `last` is held.
+            last: command that the plant applies now.
+            dt_s: time since it was sent; clamped to [0.5, 2] periods.
+
+        Returns:
+            A new (n,) command and what had to be changed.
+        """
+        out = np.empty(len(self._rest))
+        faults: tuple[Fault, ...] = ()
+        if not all_finite(wanted):
+            faults = (self._nonfinite(wanted),)
+            wanted = np.where(np.isfinite(last), last, self._rest)
+        self.reach(last, dt_s, self._lo, self._hi)
+        clipped = confine(wanted, self._lo, self._hi, self.narrow, out)
+        if clipped >= 0:
+            faults += (self._clipped(clipped, float(wanted[clipped]), float(out[clipped])),)
+        return out, faults
+
+    def _nonfinite(self, wanted: Vector) -> Fault:
+        index = int(np.argmin(np.isfinite(wanted)))
+        name = self.outputs.names[index]
+        value = float(wanted[index])
+        return Fault(
+            ReasonCode.FILTER_NONFINITE, name, value, text=f"{name}={value}: last command held"
+        )
+
+    def _clipped(self, index: int, wanted: float, limit: float) -> Fault:
+        name = self.outputs.names[index]
+        return Fault(
+            ReasonCode.LIMIT_CLIPPED,
+            name,
+            wanted,
+            limit,
+            text=f"{name}={wanted:g} cut to {limit:g}",
+        )
+
+
+def _check(name: str, low: float, high: float, rate_per_s: float, wire: str) -> None:
+    """Refuse limits that could not limit.
+
+    Raises:
+        SafetyError: see `Limits`.
+    """
+    if not (isfinite(low) and isfinite(high) and low < high):
+        raise SafetyError(f"limits of {name}: low={low} high={high}: need finite low < high")
+    if not rate_per_s > 0:
+        raise SafetyError(f"limits of {name}: rate_per_s={rate_per_s}: must be > 0")
+    if wire not in ("float64", "float32"):
+        raise SafetyError(f"limits of {name}: wire type {wire!r}: float64 or float32")
+    if wire == "float32":
+        widest = float(np.finfo(np.float32).max)
+        if abs(low) > widest or abs(high) > widest or narrow_up(low) > narrow_down(high):
+            raise SafetyError(
+                f"limits of {name}: no 32-bit float lies within [{low}, {high}]: use float64"
+            )
