@@ -54,7 +54,8 @@ class SimLink:
     def write(self, action: Vector, source: Source) -> Sent:
         """Hand `action` (n_u,) to the plant with a new heartbeat, then advance one period.
 
-        While the link is down nothing arrives, but the plant's time goes on.
+        With `Source.HANDS_OFF` only the heartbeat arrives. While the link is down nothing does,
+        but the plant's time goes on.
         """
         runner = self.runner
         time_s = runner.time_s
@@ -63,13 +64,15 @@ class SimLink:
             runner.advance()
             return Sent(sent, self._written, time_s, written=False, faults=_DOWN)
         self._written = (self._written + 1) & 0xFFFFFFFF
+        driving = source is not Source.HANDS_OFF
         runner.requested = True
         runner.source = source
-        for column, value in enumerate(sent.tolist()):
-            runner.write(column, value, source=int(source), sequence=self._written)
+        if driving:
+            for column, value in enumerate(sent.tolist()):
+                runner.write(column, value, source=int(source), sequence=self._written)
         runner.beat(self._written)
         runner.advance()
-        return Sent(sent, self._written, time_s, written=True)
+        return Sent(sent, self._written, time_s, written=driving)
 
     def skip(self) -> None:
         """One period passes without a command or a heartbeat."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import cast
 
 from steadyhand.adapters.sim.faults import SignalFault
 from steadyhand.adapters.sim.observer import WriteLog
@@ -11,6 +12,7 @@ from steadyhand.controllers.heuristics.thermal_storage import (
     StoragePriority,
     ThermalStorageHeuristic,
 )
+from steadyhand.controllers.plants.plant import Plant
 from steadyhand.controllers.plants.thermal_storage import ThermalStorage
 from steadyhand.controllers.plants.thermal_storage_parameters import ThermalStorageParameters
 from steadyhand.controllers.plants.thermal_storage_scenario import ScenarioSpec, generate
@@ -56,7 +58,7 @@ def thermal_storage(
     scenario = generate(wanted)
     local = ThermalStorageHeuristic(StoragePriority(), plant.observations, plant.parameters)
     return PlantRunner(
-        plant,
+        cast("Plant", plant),
         plant.initial(scenario),
         scenario.w,
         local,
