@@ -7,7 +7,7 @@ code demands in the present situation; the most restrictive demand wins.
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
-from math import nan
+from math import isnan, nan
 from types import MappingProxyType
 
 from steadyhand.controllers.frames import Fault, Source
@@ -281,9 +281,9 @@ def describe(fault: Fault, alarm: str) -> str:
     parts = [alarm]
     if fault.signal:
         parts.append(f"({fault.signal})")
-    if fault.value == fault.value:  # NaN means that there is no number to tell
+    if not isnan(fault.value):
         parts.append(f"value {fault.value:.6g}")
-    if fault.limit == fault.limit:
+    if not isnan(fault.limit):
         parts.append(f"limit {fault.limit:.6g}")
     line = " ".join(parts)
     return f"{line}: {fault.text}" if fault.text else line
