@@ -77,7 +77,8 @@ class Event:
     wall_ns: int
     tick: int
     """Number of the tick that follows or contains the event."""
-    name: str
+    event: str
+    """Its name."""
     data: Any
     """A mapping or a dataclass; written as JSON by the journal."""
 

@@ -1,0 +1,393 @@
+"""The journal's writer: one thread between the recorder's rings and the disk.
+
+Records are hashed and written in one transaction per cycle, 20 a second at most, fully synced. The
+loop never waits: it only fills the rings. An item leaves its ring when its transaction is on disk,
+so a disk that is full, read-only or broken costs nothing until the ring wraps; then the oldest
+records are lost, counted, and the loss itself becomes a record when the disk comes back.
+
+    AUDIT_FULL, AUDIT_RO   the same segment is tried again until it takes records
+    AUDIT_EIO              the segment is suspect: never retried, a new one carries the chain on
+                           from the last record known to be on disk
+    AUDIT_TRUNC            likewise, after something else deleted or cut the file
+    AUDIT_LAG              the disk is slow: told, nothing else happens
+"""
+
+import fcntl
+import os
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import closing, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from steadyhand.controllers.errors import JournalError
+from steadyhand.controllers.frames import Fault
+from steadyhand.controllers.reasons import ReasonCode
+from steadyhand.runtime import chain
+from steadyhand.runtime.chain import Head, Kind
+from steadyhand.runtime.recorder import Event, Recorder
+from steadyhand.runtime.segment import TICK_HEAD, Resume, Segment, resume
+
+_BATCH = 2000
+_CAUSES = {
+    sqlite3.SQLITE_FULL: "AUDIT_FULL",
+    sqlite3.SQLITE_READONLY: "AUDIT_RO",
+    sqlite3.SQLITE_CANTOPEN: "AUDIT_RO",
+    sqlite3.SQLITE_PERM: "AUDIT_RO",
+    sqlite3.SQLITE_BUSY: "AUDIT_BUSY",
+    sqlite3.SQLITE_LOCKED: "AUDIT_BUSY",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """How the journal is doing; replaced as a whole by the writer."""
+
+    head: Head
+    """Last record on disk."""
+    cause: str = ""
+    """Empty, or why records are not getting to disk: AUDIT_FULL, AUDIT_RO, AUDIT_EIO ..."""
+    text: str = ""
+    lost_ticks: int = 0
+    lost_events: int = 0
+    records: int = 0
+    """Records written by this process."""
+    ticks: int = 0
+    commit_s: float = 0.0
+    """Duration of the last transaction."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How the journal spends disk and time."""
+
+    commit_every_s: float = 0.05
+    segment_bytes: int = 256 * 2**20
+    segment_age_s: float = 86_400.0
+    keep_bytes: float = float("inf")
+    """Oldest segments are deleted beyond this, and the deletion is recorded."""
+    retry_s: float = 0.5
+    lag_alarm_s: float = 2.0
+    checkpoint_every_s: float = 3600.0
+
+
+class Journal:
+    """Append-only, hash-chained, one writer. Use as a context manager, or `start` and `close`."""
+
+    def __init__(
+        self,
+        directory: Path,
+        recorder: Recorder,
+        limits: Limits | None = None,
+        config_hash: str = "",
+        bundle_id: str = "",
+        signer: Ed25519PrivateKey | None = None,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Name the parts; touches nothing yet.
+
+        Args:
+            directory: private to this journal, made with mode 0700.
+            recorder: where ticks and events come from; its sequence is set to go on.
+            limits: sizes and times.
+            config_hash: full hash of the effective configuration, for the headers.
+            bundle_id: the controller at start, for the headers.
+            signer: signs checkpoints; None writes none.
+            monotonic: clock for ages and retries.
+        """
+        self.directory = directory
+        self.status = Status(Head(0, 0, chain.ZERO))
+        self._recorder = recorder
+        self._limits = limits or Limits()
+        self._about = {
+            "layout": recorder.layout.schema(),
+            "config_hash": config_hash,
+            "bundle": bundle_id,
+            "run": f"{time.time_ns()}-{os.getpid()}",
+        }
+        self._signer = signer
+        self._monotonic = monotonic
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._lock_fd = -1
+        self._segment: Segment | None = None
+        self._suspect = ""
+        """Why the segment must not be written any more, or empty."""
+        self._tick_at = self._event_at = 0
+        self._lost_ticks = self._lost_events = 0
+        self._opened_s = self._checkpoint_s = self._retry_at_s = self._rotate_at_s = 0.0
+        self._busy_since_s = 0.0
+
+    def start(self) -> "Journal":
+        """Take the lock, carry the chain on in a new segment, start the writer.
+
+        Raises:
+            JournalError: another process writes this journal, or nothing can be written here.
+        """
+        try:
+            self._take_lock()
+            end: Resume = resume(self.directory)
+            self._open(end.index + 1, end.previous, end.reason, end.text)
+        except (OSError, sqlite3.Error) as error:
+            self._release_lock()
+            raise JournalError(
+                f"journal {self.directory}: {error}: check space, owner and mode"
+            ) from error
+        self._recorder.sequence = end.sequence
+        self._publish()
+        if end.text == "unclean restart" or end.reason == "AUDIT_REPAIR":
+            self._recorder.event({"event": "JournalResumed", "code": end.reason, "text": end.text})
+        self._thread = threading.Thread(target=self._run, name="journal", daemon=True)
+        self._thread.start()
+        return self
+
+    def close(self, timeout_s: float = 5.0) -> None:
+        """Write what is left, close the segment, release the lock. Idempotent."""
+        if self._thread is not None:
+            self._stop.set()
+            self._thread.join(timeout_s)
+            self._thread = None
+        self._release_lock()
+
+    def __enter__(self) -> "Journal":
+        return self.start()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def fault(self) -> Fault | None:
+        """What is wrong with the record now; the loop may ask at each tick."""
+        status = self.status
+        if status.cause:
+            text = f"{status.cause}: {status.text}"
+            lost = float(status.lost_ticks)
+            return Fault(ReasonCode.AUDIT_DEGRADED, "journal", lost, 0.0, text)
+        busy_s, limit_s = self._busy_since_s, self._limits.lag_alarm_s
+        if busy_s and (lag_s := self._monotonic() - busy_s) > limit_s:
+            text = "AUDIT_LAG: the disk is slow"
+            return Fault(ReasonCode.AUDIT_DEGRADED, "journal", lag_s, limit_s, text)
+        return None
+
+    def _take_lock(self) -> None:
+        """Only the kernel knows who lives: an advisory lock, never a file with a number in it."""
+        self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+        fd = os.open(self.directory / "lock", flags, 0o600)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            owner = os.pread(fd, 32, 0).decode("ascii", "replace").strip()
+            os.close(fd)
+            raise JournalError(
+                f"journal {self.directory} is written by process {owner or '?'}: "
+                "one writer only, stop it or name another directory"
+            ) from None
+        self._lock_fd = fd
+        with suppress(OSError):  # the number is for people; the lock holds on a full disk too
+            os.ftruncate(fd, 0)
+            os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
+
+    def _release_lock(self) -> None:
+        if self._lock_fd >= 0:
+            os.close(self._lock_fd)
+            self._lock_fd = -1
+
+    # -- the writer thread ------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while not self._stop.wait(self._limits.commit_every_s):
+            while self._monotonic() >= self._retry_at_s and self._step():
+                pass
+        self._finish()
+
+    def _step(self) -> bool:
+        """Bring what is in the rings to disk; True when there is more to write at once."""
+        ticks, tick_at, lost_ticks = self._recorder.ticks.peek(self._tick_at, _BATCH)
+        events, event_at, lost_events = self._recorder.events.peek(self._event_at, _BATCH)
+        if not (ticks or events or lost_ticks or lost_events):
+            return False
+        batch = _merge(ticks, events)
+        if lost_ticks or lost_events:
+            data = {"ticks": lost_ticks, "events": lost_events, "code": self.status.cause}
+            batch.insert(0, (Kind.EVENT, own_event("JournalLost", data)))
+        if not self._write(batch, lost_ticks, lost_events):
+            return False
+        self._tick_at, self._event_at = tick_at, event_at
+        self._housekeeping()
+        return len(ticks) == _BATCH or len(events) == _BATCH
+
+    def _write(
+        self, batch: Sequence[tuple[Kind, bytes]], lost_ticks: int = 0, lost_events: int = 0
+    ) -> bool:
+        """Append in one transaction; on failure say why and plan the next try."""
+        begun_s = self._busy_since_s = self._monotonic()
+        try:
+            self._usable_segment().append(batch)
+        except (sqlite3.Error, OSError) as error:
+            self._fail(error, lost_ticks, lost_events)
+            return False
+        finally:
+            self._busy_since_s = 0.0
+        self._lost_ticks += lost_ticks
+        self._lost_events += lost_events
+        ticks = sum(kind is Kind.TICK for kind, _ in batch)
+        self._publish(len(batch), ticks, self._monotonic() - begun_s)
+        return True
+
+    def _usable_segment(self) -> Segment:
+        """The current segment, or a new one when the current one cannot be trusted any more."""
+        segment = self._segment
+        if segment is None:
+            raise sqlite3.OperationalError("the journal is not started")
+        if not self._suspect and segment.tampered():
+            segment.abandon()
+            self._suspect = "AUDIT_TRUNC"
+        if self._suspect:
+            text = self.status.text or "something else deleted or cut the file"
+            self._open(segment.head.segment + 1, segment.carried(), self._suspect, text)
+        return self._segment or segment
+
+    def _open(self, index: int, previous: Any, reason: str, text: str) -> None:  # noqa: ANN401
+        about = {**self._about, "reason": reason, "text": text}
+        self._segment = Segment(self.directory, index, previous, about)
+        self._suspect = ""
+        self._opened_s = self._checkpoint_s = self._monotonic()
+
+    def _fail(self, error: Exception, lost_ticks: int, lost_events: int) -> None:
+        code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CANTOPEN) & 0xFF
+        cause = _CAUSES.get(code, "AUDIT_EIO")
+        if self._segment is not None and not self._suspect:
+            if cause == "AUDIT_EIO":
+                self._segment.abandon()
+                self._suspect = cause
+            else:
+                self._segment.rollback()
+        self._retry_at_s = self._monotonic() + self._limits.retry_s
+        if cause != self.status.cause:
+            self._recorder.event({"event": "JournalDegraded", "code": cause, "text": str(error)})
+        self.status = replace(
+            self.status,
+            cause=cause,
+            text=str(error)[:200],
+            lost_ticks=self._lost_ticks + lost_ticks,
+            lost_events=self._lost_events + lost_events,
+        )
+
+    def _publish(self, records: int = 0, ticks: int = 0, commit_s: float = 0.0) -> None:
+        """Tell the new state after a transaction."""
+        before = self.status
+        if self._segment is None:
+            return
+        self.status = Status(
+            head=self._segment.head,
+            lost_ticks=self._lost_ticks,
+            lost_events=self._lost_events,
+            records=before.records + records,
+            ticks=before.ticks + ticks,
+            commit_s=commit_s,
+        )
+        if before.cause:
+            self._recorder.event({"event": "JournalRecovered", "code": before.cause})
+
+    # -- housekeeping -----------------------------------------------------------------------
+
+    def _housekeeping(self) -> None:
+        now_s, limits, segment = self._monotonic(), self._limits, self._segment
+        if now_s - self._checkpoint_s >= limits.checkpoint_every_s:
+            self._checkpoint()
+        if segment is None or self._suspect or now_s < self._rotate_at_s:
+            return
+        if segment.bytes >= limits.segment_bytes:
+            self._rotate("size")
+        elif now_s - self._opened_s >= limits.segment_age_s:
+            self._rotate("age")
+
+    def _checkpoint(self) -> None:
+        """Sign the chain up to here: whoever rewrites it now needs the key."""
+        self._checkpoint_s = self._monotonic()
+        if self._signer is None or self._segment is None or self._suspect:
+            return
+        signature = self._signer.sign(chain.checkpoint_message(self._segment.head)).hex()
+        body = chain.dump_json({"signature": signature, "wall_ns": time.time_ns()})
+        self._write([(Kind.CHECKPOINT, body)])
+
+    def _rotate(self, reason: str) -> None:
+        """Go on in a new segment; if it cannot be made, stay in the old one and try later."""
+        self._checkpoint()
+        old = self._segment
+        if old is None or self._suspect:
+            return
+        self._busy_since_s = self._monotonic()
+        try:
+            self._open(old.head.segment + 1, old.carried(), reason, "")
+        except (sqlite3.Error, OSError) as error:
+            self._rotate_at_s = self._monotonic() + 60.0
+            self._recorder.event({"event": "RotateFailed", "code": "ROTATE", "text": str(error)})
+        else:
+            old.seal()
+            self._publish()
+            self._purge()
+        finally:
+            self._busy_since_s = 0.0
+
+    def _purge(self) -> None:
+        """Delete the oldest segments beyond the limit: first record it, then do it."""
+        try:
+            doomed = self._beyond_limit()
+            if not doomed:
+                return
+            last, file = doomed[-1]
+            with closing(chain.open_readonly(file)) as connection:
+                digest = chain.last_rows(connection, 0)[-1][3].hex()
+            data = {"last_segment": last, "last_hash": digest, "count": len(doomed)}
+            if self._write([(Kind.EVENT, own_event("JournalPurge", data))]):
+                for _, path in doomed:
+                    path.unlink()
+        except (sqlite3.Error, OSError, JournalError, IndexError) as error:
+            self._recorder.event({"event": "PurgeFailed", "code": "PURGE_FAIL", "text": str(error)})
+
+    def _beyond_limit(self) -> list[tuple[int, Path]]:
+        segments = chain.segment_paths(self.directory)[:-1]
+        sizes = [path.stat().st_size for _, path in segments]
+        excess = sum(sizes) - self._limits.keep_bytes
+        doomed = []
+        for segment, size in zip(segments, sizes, strict=True):
+            if excess <= 0:
+                break
+            excess -= size
+            doomed.append(segment)
+        return doomed
+
+    def _finish(self) -> None:
+        """Last transaction, last checkpoint, and a segment that any reader can open."""
+        while self._step():
+            pass
+        if self._signer is not None:
+            self._checkpoint()
+        self._write([(Kind.EVENT, own_event("JournalClosed", {}))])
+        if self._segment is not None and not self._suspect:
+            self._segment.seal()
+
+
+def _merge(ticks: list[bytes], events: list[Event]) -> list[tuple[Kind, bytes]]:
+    """Ticks and events in the order in which they were handed over."""
+    stamped = [(TICK_HEAD.unpack_from(body)[1], Kind.TICK, body) for body in ticks]
+    stamped += [(item.monotonic_ns, Kind.EVENT, chain.dump_json(item)) for item in events]
+    stamped.sort(key=lambda item: item[0])
+    return [(kind, body) for _, kind, body in stamped]
+
+
+def own_event(name: str, data: dict[str, Any]) -> bytes:
+    """Body of an event of the journal itself."""
+    return chain.dump_json(Event(time.monotonic_ns(), time.time_ns(), -1, name, data))

@@ -1,0 +1,228 @@
+"""Read a journal, also while its writer is at work; nothing here can write.
+
+with JournalReader(Path("var/journal")) as journal:
+    for tick in journal.ticks(): ...
+"""
+
+import json
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from steadyhand.controllers.errors import JournalError
+from steadyhand.controllers.signals import SignalSet
+from steadyhand.runtime import chain
+from steadyhand.runtime.chain import Entry, Kind, plain
+from steadyhand.runtime.record import RecordLayout, TickRecord
+from steadyhand.runtime.segment import TICK_HEAD
+
+
+@dataclass(frozen=True, slots=True)
+class EventRecord:
+    """One event as it stands in the journal."""
+
+    event: str
+    """Its name."""
+    tick: int
+    """Number of the tick that follows or contains it; -1 for events of the journal itself."""
+    monotonic_ns: int
+    wall_ns: int
+    data: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentInfo:
+    """One segment and what its header says."""
+
+    index: int
+    file: Path
+    header: dict[str, Any]
+    layout: RecordLayout
+    until: int | None
+    """Records from here on stand again in the next segment; None when all count."""
+
+
+class JournalReader:
+    """Read-only view of all segments of a journal."""
+
+    def __init__(self, path: Path) -> None:
+        """Read the headers.
+
+        Args:
+            path: directory of the journal, or one segment.
+
+        Raises:
+            JournalError: there is none, or a header cannot be read.
+        """
+        headers = []
+        for index, file in chain.segment_paths(path):
+            with closing(chain.open_readonly(file)) as connection:
+                headers.append((index, file, chain.read_header(connection)))
+        self.segments = tuple(
+            SegmentInfo(
+                index,
+                file,
+                header,
+                RecordLayout.from_schema(header["layout"]),
+                chain.taken_over(headers[i + 1][2]) if i + 1 < len(headers) else None,
+            )
+            for i, (index, file, header) in enumerate(headers)
+        )
+
+    def __enter__(self) -> "JournalReader":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Nothing stays open between calls."""
+
+    @property
+    def runs(self) -> tuple[str, ...]:
+        """Identities of the processes that wrote, oldest first."""
+        return tuple(dict.fromkeys(segment.header.get("run", "") for segment in self.segments))
+
+    def entries(self, run: str | None = None) -> Iterator[tuple[SegmentInfo, Entry]]:
+        """Every record in order, raw; of one run or of all.
+
+        Raises:
+            JournalError: a segment cannot be read; `verify` names the record.
+        """
+        for segment in self.segments:
+            if run is not None and segment.header.get("run") != run:
+                continue
+            limit = -1 if segment.until is None else segment.until
+            with closing(chain.open_readonly(segment.file)) as connection:
+                try:
+                    for n, kind, body, digest in connection.execute(
+                        "SELECT n, kind, body, hash FROM record ORDER BY n LIMIT ?", (limit,)
+                    ):
+                        yield segment, Entry(segment.index, n, Kind(kind), body, digest)
+                except (sqlite3.Error, ValueError) as error:
+                    raise JournalError(f"segment {segment.index}: {error}: verify it") from error
+
+    def items(
+        self, run: str | None = None
+    ) -> Iterator[tuple[SegmentInfo, TickRecord | EventRecord]]:
+        """Ticks and events in order, decoded, each with its segment."""
+        for segment, entry in self.entries(run):
+            if entry.kind is Kind.TICK:
+                yield segment, segment.layout.decode(entry.body)
+            elif entry.kind is Kind.EVENT:
+                yield segment, _event(entry)
+
+    def ticks(
+        self, start: int = 0, stop: int | None = None, run: str | None = None
+    ) -> Iterator[TickRecord]:
+        """Ticks with start <= sequence < stop, in order."""
+        for segment, entry in self.entries(run):
+            if entry.kind is Kind.TICK:
+                sequence = TICK_HEAD.unpack_from(entry.body)[0]
+                if sequence >= start and (stop is None or sequence < stop):
+                    yield segment.layout.decode(entry.body)
+
+    def events(self, run: str | None = None) -> Iterator[EventRecord]:
+        """Events in order."""
+        for _, item in self.items(run):
+            if isinstance(item, EventRecord):
+                yield item
+
+    def tick(self, sequence: int) -> tuple[SegmentInfo, TickRecord]:
+        """One tick by its number: a bisection, not a scan.
+
+        Raises:
+            JournalError: there is no such tick; the message names the range there is.
+        """
+        for segment in reversed(self.segments):
+            with closing(chain.open_readonly(segment.file)) as connection:
+                body = _bisect(connection, sequence)
+            if body is not None:
+                return segment, segment.layout.decode(body)
+        first, last = self.span()
+        raise JournalError(f"no tick {sequence} in the journal: it holds {first} to {last}")
+
+    def span(self) -> tuple[int, int]:
+        """Numbers of the first and the last tick; (0, -1) when there is none."""
+        found = []
+        for segment in self.segments:
+            with closing(chain.open_readonly(segment.file)) as connection:
+                for order in ("ASC", "DESC"):
+                    row = connection.execute(
+                        f"SELECT body FROM record WHERE kind = 1 ORDER BY n {order} LIMIT 1"  # noqa: S608
+                    ).fetchone()
+                    if row is not None:
+                        found.append(int(TICK_HEAD.unpack_from(row[0])[0]))
+        return (min(found), max(found)) if found else (0, -1)
+
+    def export_json_lines(self, out: IO[str], run: str | None = None) -> int:
+        """Write every tick and event as one JSON object per line; returns the number of lines."""
+        count = 0
+        for segment, item in self.items(run):
+            if isinstance(item, TickRecord):
+                line = {"kind": "tick", **tick_as_dict(segment.layout, item)}
+            else:
+                line = {"kind": "event", **plain(item)}
+            out.write(json.dumps(line, ensure_ascii=True, allow_nan=False) + "\n")
+            count += 1
+        return count
+
+
+def _event(entry: Entry) -> EventRecord:
+    data = chain.load_json(entry.body)
+    return EventRecord(**data)
+
+
+def _bisect(connection: sqlite3.Connection, sequence: int) -> bytes | None:
+    """Body of the tick `sequence`; ticks are ascending, with events in between."""
+    row = connection.execute("SELECT max(n) FROM record").fetchone()
+    low, high = 0, (row[0] if row and row[0] is not None else -1)
+    while low <= high:
+        middle = (low + high) // 2
+        found = connection.execute(
+            "SELECT n, body FROM record WHERE n BETWEEN ? AND ? AND kind = 1 ORDER BY n LIMIT 1",
+            (middle, high),
+        ).fetchone()
+        if found is None:
+            high = middle - 1
+            continue
+        here = TICK_HEAD.unpack_from(found[1])[0]
+        if here == sequence:
+            return bytes(found[1])
+        if here < sequence:
+            low = found[0] + 1
+        else:
+            high = middle - 1
+    return None
+
+
+def tick_as_dict(layout: RecordLayout, tick: TickRecord) -> dict[str, Any]:
+    """A tick as JSON data, vectors by the names of their signals."""
+    report = tick.certified.report if tick.certified else None
+    data = plain(tick)
+    data["reasons"] = sorted(tick.reasons)
+    data["timings"] = dict(zip(layout.stages, plain(tick.timings), strict=True))
+    data["wanted"] = _named(layout.outputs, tick.wanted)
+    for name in ("values", "age_s"):
+        data["observation"][name] = _named(layout.observations, getattr(tick.observation, name))
+    quality = tick.observation.quality.tolist()
+    data["observation"]["quality"] = dict(zip(layout.observations.names, quality, strict=True))
+    data["observation"]["applied"] = _named(layout.outputs, tick.observation.applied)
+    for name in ("proposal", "certified", "sent"):
+        frame = getattr(tick, name)
+        if frame is not None:
+            data[name]["action"] = _named(layout.outputs, frame.action)
+    if tick.verdict is not None and tick.verdict.scores:
+        scores = zip(layout.monitors, plain(tick.verdict.scores), strict=True)
+        data["verdict"]["scores"] = dict(scores)
+    if report is not None:
+        out = data["certified"]["report"]
+        for name in ("k", "m", "p_nominal", "p_certified", "multiplier"):
+            out[name] = dict(zip(layout.rows, plain(getattr(report, name)), strict=True))
+        out["active"] = [layout.rows[i] for i in report.active]
+        out["margin_row"] = layout.rows[report.margin_row] if report.margin_row >= 0 else None
+    return dict(data)
+
+
+def _named(signals: SignalSet, vector: Any) -> dict[str, Any]:  # noqa: ANN401  (array)
+    return dict(plain(signals.mapping(vector)))

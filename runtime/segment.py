@@ -1,0 +1,253 @@
+"""One segment being written, and where the chain ended when the last writer went away."""
+
+import itertools
+import os
+import sqlite3
+import struct
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import closing, suppress
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from steadyhand.controllers.errors import JournalError
+from steadyhand.runtime import chain
+from steadyhand.runtime.chain import Head, Kind
+
+TICK_HEAD = struct.Struct("<qq")
+"""Sequence and monotonic_ns: the first two numbers of a tick record."""
+_ROW_OVERHEAD = 100
+_SCHEMA = """
+BEGIN IMMEDIATE;
+CREATE TABLE record (
+  n INTEGER PRIMARY KEY, kind INTEGER NOT NULL, body BLOB NOT NULL, hash BLOB NOT NULL
+);
+CREATE TRIGGER no_update BEFORE UPDATE ON record
+BEGIN SELECT RAISE(ABORT, 'the journal is append-only'); END;
+CREATE TRIGGER no_delete BEFORE DELETE ON record
+BEGIN SELECT RAISE(ABORT, 'the journal is append-only'); END;
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Resume:
+    """Where a journal ended."""
+
+    index: int
+    """Last segment; 0 when there is none."""
+    previous: Mapping[str, Any] | None
+    """What the next header says of the segment before it."""
+    reason: str
+    text: str
+    sequence: int
+    """Number of the next tick."""
+
+
+class Segment:
+    """A file that takes chained records in synced transactions."""
+
+    def __init__(
+        self,
+        directory: Path,
+        index: int,
+        previous: Mapping[str, Any] | None,
+        about: Mapping[str, Any],
+    ) -> None:
+        """Make the file and write its header; leaves nothing behind when it fails.
+
+        Args:
+            directory: where segments live.
+            index: number of the new segment.
+            previous: segment, records and hash (hex) of the one before; None for the first.
+            about: what else the header says: reason, text, layout, configuration.
+
+        Raises:
+            sqlite3.Error, OSError: the file cannot be made or written.
+        """
+        self._file = chain.segment_path(directory, index)
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        os.close(os.open(self._file, flags, 0o600))
+        header = {
+            **about,
+            "format": chain.FORMAT,
+            "segment": index,
+            "previous": previous,
+            "wall_ns": time.time_ns(),
+            "monotonic_ns": time.monotonic_ns(),
+            "boot_id": _boot_id(),
+            "pid": os.getpid(),
+            "software": _software(),
+        }
+        body = chain.dump_json(header)
+        carried = bytes.fromhex((previous or {}).get("hash") or "") or chain.ZERO
+        self.head = Head(index, 1, chain.link(carried, index, 0, Kind.HEADER, body))
+        self.bytes = len(body)
+        self._connection = sqlite3.connect(
+            self._file, isolation_level=None, check_same_thread=False, timeout=1.0
+        )
+        try:
+            self._begin(body)
+            _sync_directory(directory)
+            self._seen = {
+                file: (file.stat().st_ino, file.stat().st_size) for file in self._files()[:2]
+            }
+        except (sqlite3.Error, OSError):
+            self.abandon()
+            for file in self._files():
+                with suppress(OSError):  # a leftover without a header is removed at the next start
+                    file.unlink()
+            raise
+
+    def _files(self) -> list[Path]:
+        return [self._file, *(self._file.with_name(self._file.name + e) for e in ("-wal", "-shm"))]
+
+    def _begin(self, header: bytes) -> None:
+        run = self._connection.execute
+        run("PRAGMA journal_mode=WAL")
+        run("PRAGMA synchronous=FULL")  # a commit is on disk when it returns
+        self._connection.executescript(_SCHEMA)
+        run("INSERT INTO record VALUES (0, ?, ?, ?)", (int(Kind.HEADER), header, self.head.hash))
+        run("COMMIT")
+        run("PRAGMA wal_checkpoint(PASSIVE)")
+
+    def append(self, batch: Sequence[tuple[Kind, bytes]]) -> None:
+        """Append (kind, body) records in one transaction; all or none.
+
+        Raises:
+            sqlite3.Error: nothing was appended, as far as the disk can be believed.
+        """
+        index, n, digest = self.head.segment, self.head.records, self.head.hash
+        rows, size = [], 0
+        for kind, body in batch:
+            digest = chain.link(digest, index, n, kind, body)
+            rows.append((n, int(kind), body, digest))
+            size += len(body) + _ROW_OVERHEAD
+            n += 1
+        self._connection.execute("BEGIN IMMEDIATE")
+        self._connection.executemany("INSERT INTO record VALUES (?, ?, ?, ?)", rows)
+        self._connection.execute("COMMIT")
+        self.head = Head(index, n, digest)
+        self.bytes += size
+
+    def rollback(self) -> None:
+        """Forget a failed transaction; SQLite has often done so itself."""
+        with suppress(sqlite3.Error):
+            self._connection.execute("ROLLBACK")
+
+    def tampered(self) -> bool:
+        """Was the file deleted, replaced or cut by something else? SQLite itself would not see."""
+        for file, (inode, size) in self._seen.items():
+            try:
+                now = file.stat()
+            except FileNotFoundError:
+                return True
+            if now.st_ino != inode or now.st_size < size:
+                return True
+            self._seen[file] = (inode, now.st_size)
+        return False
+
+    def carried(self) -> dict[str, Any]:
+        """What the next header says of this segment."""
+        head = self.head
+        return {"segment": head.segment, "records": head.records, "hash": head.hash.hex()}
+
+    def seal(self) -> None:
+        """Close it so that the one file holds everything, readable from read-only media too."""
+        with suppress(sqlite3.Error):  # what is committed stays readable through the WAL
+            self._connection.execute("PRAGMA journal_mode=DELETE")
+        self.abandon()
+
+    def abandon(self) -> None:
+        """Close it as it is; nothing it says matters any more."""
+        with suppress(sqlite3.Error):
+            self._connection.close()
+
+
+def resume(directory: Path) -> Resume:
+    """Find the end of the chain. Call it with the writer's lock held: it repairs what a kill left.
+
+    Raises:
+        OSError: the directory cannot be read or a leftover cannot be removed.
+    """
+    try:
+        segments = chain.segment_paths(directory)
+    except JournalError:
+        segments = []
+    while segments and _is_void(segments[-1][1]):
+        segments.pop()[1].unlink()  # killed before its header was on disk: never held a record
+    if not segments:
+        return Resume(0, None, "start", "first segment", 0)
+    index, file = segments[-1]
+    sequence = _next_sequence([path for _, path in segments])
+    try:
+        with closing(sqlite3.connect(file, isolation_level=None)) as connection:
+            rows = chain.last_rows(connection, 1000)
+            with suppress(sqlite3.Error):  # e.g. a reader holds it: the WAL stays, nothing is lost
+                connection.execute("PRAGMA journal_mode=DELETE")
+        broken = _broken_tail(index, rows)
+        n, kind, body, digest = rows[-1]
+        previous = {"segment": index, "records": n + 1, "hash": digest.hex()}
+        closed = kind == Kind.EVENT and chain.load_json(body)["event"] == "JournalClosed"
+    except (sqlite3.Error, IndexError, TypeError, AttributeError, KeyError, ValueError) as error:
+        unknown = {"segment": index, "records": None, "hash": None}
+        return Resume(index, unknown, "AUDIT_REPAIR", f"segment {index}: {error}", sequence)
+    if broken:
+        return Resume(index, previous, "AUDIT_REPAIR", broken, sequence)
+    text = "clean restart" if closed else "unclean restart"
+    return Resume(index, previous, "start", text, sequence)
+
+
+def _is_void(file: Path) -> bool:
+    """Was the file made, but never given a header?"""
+    try:
+        with closing(sqlite3.connect(file)) as connection:
+            tables = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+    except sqlite3.Error:
+        return False
+    return bool(tables == 0)
+
+
+def _broken_tail(index: int, rows: list[tuple[int, int, bytes, bytes]]) -> str:
+    """Empty, or which of the last rows does not continue the one before."""
+    for (before_n, _, _, before), (n, kind, body, digest) in itertools.pairwise(rows):
+        if n != before_n + 1 or chain.link(before, index, n, kind, body) != digest:
+            return f"the chain of segment {index} is broken at record {n}"
+    return ""
+
+
+def _next_sequence(files: list[Path]) -> int:
+    """One more than the last tick on disk."""
+    for file in reversed(files):
+        with suppress(sqlite3.Error, struct.error, JournalError, TypeError):
+            with closing(chain.open_readonly(file)) as connection:
+                row = connection.execute(
+                    "SELECT body FROM record WHERE kind = ? ORDER BY n DESC LIMIT 1",
+                    (int(Kind.TICK),),
+                ).fetchone()
+            if row is not None:
+                return int(TICK_HEAD.unpack_from(row[0])[0]) + 1
+    return 0
+
+
+def _sync_directory(directory: Path) -> None:
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def _boot_id() -> str:
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    except OSError:
+        return ""
+
+
+def _software() -> str:
+    try:
+        return version("steadyhand")
+    except PackageNotFoundError:
+        return "unknown"
