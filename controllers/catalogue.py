@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+
 from steadyhand.controllers.errors import ConfigError
 from steadyhand.controllers.heuristics.thermal_storage import STRATEGIES, ThermalStorageHeuristic
 from steadyhand.controllers.plants.parameters import parameter_table
@@ -46,3 +48,37 @@ def parameters_with(kind: PlantKind, changes: Mapping[str, float]) -> Any:  # no
     if unknown:
         raise ConfigError(f"no parameter {', '.join(unknown)}; there are: {', '.join(known)}")
     return replace(kind.parameters, **changes)
+
+
+def plant_kind(name: str) -> PlantKind:
+    """The type of plant called `name`.
+
+    Raises:
+        ConfigError: there is none; the message lists the choices.
+    """
+    if name not in PLANTS:
+        raise ConfigError(f"no plant {name!r}; there are: {', '.join(PLANTS)}")
+    return PLANTS[name]
+
+
+def _thermal_storage_heuristic(name: str) -> Callable[[Any], Heuristic]:
+    def make(parameters: Any) -> Heuristic:  # noqa: ANN401
+        observations = ThermalStorage(parameters).observations
+        return ThermalStorageHeuristic(STRATEGIES[name](), observations, parameters)
+
+    return make
+
+
+PLANTS: Mapping[str, PlantKind] = {
+    "thermal_storage": PlantKind(
+        id="thermal_storage",
+        title="a building's chiller plant with an ice tank",
+        parameters=ICE,
+        plant=ThermalStorage,
+        safety_model=ThermalStorageSafety,
+        constraints=lambda parameters: ThermalStorageSafety(parameters).constraints,
+        heuristics={name: _thermal_storage_heuristic(name) for name in STRATEGIES},
+        safe_action=lambda parameters: np.zeros(1),
+    ),
+}
+"""Every plant by its id."""

@@ -12,12 +12,19 @@ from pathlib import Path
 
 from cryptography import x509
 
-from steadyhand.controllers.errors import BundleError, ConfigError
-from steadyhand.controllers.signals import Signal, SignalSet
-from steadyhand.runtime.bundle.load import load_bundle
+from steadyhand.controllers.catalogue import plant_kind
+from steadyhand.controllers.errors import BundleError, ConfigError, ModelError
+from steadyhand.controllers.signals import SignalSet
+from steadyhand.runtime.assemble import (
+    make_gate,
+    make_plant,
+    opcua_tags,
+    open_bundle,
+    site_parameters,
+    tightened,
+)
 from steadyhand.runtime.config import Loaded, OpcUaLink, load_config
-from steadyhand.runtime.plants import PLANTS, PlantKind, plant_parameters
-from steadyhand.runtime.quantity import magnitude, same_dimension
+from steadyhand.runtime.quantity import same_dimension
 from steadyhand.runtime.yaml_source import Path as FieldPath
 from steadyhand.runtime.yaml_source import Problem
 
@@ -44,23 +51,24 @@ def _problem(loaded: Loaded, path: FieldPath, message: str, code: str) -> Proble
 def _plant(loaded: Loaded) -> Iterator[Problem]:
     """Plant type, its numbers, its signals and the heuristic."""
     config = loaded.config
-    kind = PLANTS.get(config.plant.id)
-    if kind is None:
-        text = f"no plant {config.plant.id!r}; there are: {', '.join(PLANTS)}"
-        yield _problem(loaded, ("plant", "id"), text, "CFG_PLANT")
+    try:
+        kind = plant_kind(config.plant.id)
+    except ConfigError as error:
+        yield _problem(loaded, ("plant", "id"), str(error), "CFG_PLANT")
         return
+    wrong = []
     for name, text in config.plant.parameters.items():
         try:
-            plant_parameters(kind, {name: text})
-        except (ConfigError, ValueError) as error:
-            yield _problem(loaded, ("plant", "parameters", name), str(error), "CFG_PARAMETER")
+            site_parameters(kind, {name: text})
+        except ConfigError as error:
+            wrong.append((name, str(error)))
     try:
-        parameters = plant_parameters(kind, config.plant.parameters)
-    except (ConfigError, ValueError) as error:
-        if all(_sound(kind, name, text) for name, text in config.plant.parameters.items()):
-            yield _problem(loaded, ("plant", "parameters"), str(error), "CFG_PARAMETER")
+        plant = kind.plant(site_parameters(kind, config.plant.parameters))
+    except ConfigError as error:
+        for name, text in wrong or [("", str(error))]:
+            path = ("plant", "parameters", name) if name else ("plant", "parameters")
+            yield _problem(loaded, path, text, "CFG_PARAMETER")
         return
-    plant = kind.plant(parameters)
     if config.period != plant.period_s:
         text = f"{config.period:g} s; the plant definition is made for {plant.period_s:g} s"
         yield _problem(loaded, ("period",), text, "CFG_TIMING")
@@ -69,20 +77,20 @@ def _plant(loaded: Loaded) -> Iterator[Problem]:
         text = f"no heuristic {config.fallback.heuristic!r}; there are: {choices}"
         yield _problem(loaded, ("fallback", "heuristic"), text, "CFG_HEURISTIC")
     for name, bounds in config.safety.limits.items():
-        yield from _limit(loaded, plant.outputs, name, dict(bounds))
+        try:
+            tightened(plant.outputs, {name: dict(bounds)})
+        except ConfigError as error:
+            yield _problem(loaded, ("safety", "limits", name), str(error), "CFG_BOUNDS")
     if isinstance(config.link, OpcUaLink):
         signals = {name: tag.unit for name, tag in config.link.signals.items()}
         outputs = {name: tag.unit for name, tag in config.link.outputs.items()}
         yield from _names(loaded, "signals", plant.observations, signals)
         yield from _names(loaded, "outputs", plant.outputs, outputs)
-
-
-def _sound(kind: PlantKind, name: str, text: str) -> bool:
-    try:
-        plant_parameters(kind, {name: text})
-    except (ConfigError, ValueError):
-        return False
-    return True
+        try:
+            opcua_tags(make_plant(loaded), config.link)
+        except ConfigError as error:
+            if set(signals) == set(plant.observations.names):
+                yield _problem(loaded, ("link",), str(error), "CFG_ADDRESS")
 
 
 def _names(
@@ -107,38 +115,6 @@ def _names(
                 else f"that is another dimension than {needed}"
             )
             yield _problem(loaded, (*path, "unit"), f"{unit!r}: {why}", "CFG_UNIT")
-
-
-def _limit(
-    loaded: Loaded, outputs: SignalSet, name: str, bounds: dict[str, str]
-) -> Iterator[Problem]:
-    """A limit may be tightened, never widened or turned round."""
-    path: FieldPath = ("safety", "limits", name)
-    if name not in outputs.names:
-        text = f"no output {name!r}; there are: {', '.join(outputs.names)}"
-        yield _problem(loaded, path, text, "CFG_UNKNOWN")
-        return
-    signal = outputs.signals[outputs.index(name)]
-    try:
-        tightened(signal, bounds)
-    except ValueError as error:
-        yield _problem(loaded, path, str(error), "CFG_BOUNDS")
-
-
-def tightened(signal: Signal, bounds: dict[str, str]) -> tuple[float, float]:
-    """Lower and upper limit of `signal` with `bounds` ("low", "high" as quantities) applied.
-
-    Raises:
-        ValueError: a bound lies outside the signal's own limits, or they cross.
-    """
-    low = magnitude(bounds["low"], signal.unit) if "low" in bounds else signal.low
-    high = magnitude(bounds["high"], signal.unit) if "high" in bounds else signal.high
-    if not signal.low <= low < high <= signal.high:
-        raise ValueError(
-            f"low {low:g} and high {high:g} {signal.unit} must lie in order within "
-            f"[{signal.low:g}, {signal.high:g}]: a configuration can only tighten"
-        )
-    return low, high
 
 
 def _link_files(loaded: Loaded) -> Iterator[Problem]:
@@ -243,15 +219,17 @@ def _people(loaded: Loaded) -> Iterator[Problem]:
 
 def _bundle(loaded: Loaded) -> Iterator[Problem]:
     """The bundle is verified as it would be at the start, in a limited child."""
-    section, kind = loaded.config.bundle, PLANTS.get(loaded.config.plant.id)
-    if section is None or kind is None:
-        return
-    file, keys = loaded.path(section.file), loaded.path(section.trusted_keys)
-    if not keys.is_dir():
-        text = f"{section.trusted_keys}: no folder of public keys"
-        yield _problem(loaded, ("bundle", "trusted_keys"), text, "CFG_FILE")
+    section = loaded.config.bundle
+    if section is None:
         return
     try:
-        load_bundle(file, keys, kind.id)
+        bundle = open_bundle(loaded, make_plant(loaded))
+        if bundle is not None:
+            make_gate(bundle.trust, bundle.observations, loaded.config.period)
     except BundleError as error:
         yield _problem(loaded, ("bundle", "file"), f"{section.file}: {error}", error.code)
+    except ModelError as error:
+        yield _problem(loaded, ("bundle", "file"), f"{section.file}: {error}", "BUNDLE_TRUST")
+    except ConfigError as error:
+        if not loaded.path(section.trusted_keys).is_dir():
+            yield _problem(loaded, ("bundle", "trusted_keys"), str(error), "CFG_FILE")

@@ -1,6 +1,6 @@
 """The command line: one verb per job, `--json` everywhere, stable exit codes.
 
-    0 done · 1 failed · 2 wrong usage · 69 nobody answers · 78 refused configuration or bundle
+0 done · 1 failed · 2 wrong usage · 69 nobody answers · 78 refused configuration or bundle
 """
 
 import json

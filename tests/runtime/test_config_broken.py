@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from steadyhand.runtime.check import check
 
 REPOSITORY = Path(__file__).parents[2]
@@ -142,7 +143,7 @@ BROKEN: dict[str, tuple[str, str, str, str, tuple[str, ...]]] = {
         "safety.limits.storage_discharge_kw", "CFG_BOUNDS", ("order",)),
     "limit of an unknown output": (
         "modes:\n", "safety: {limits: {pump_kw: {high: 9 kW}}}\n\nmodes:\n",
-        "safety.limits.pump_kw", "CFG_UNKNOWN", ("storage_discharge_kw",)),
+        "safety.limits.pump_kw", "CFG_BOUNDS", ("storage_discharge_kw",)),
     "metrics open to everyone": (
         "listen: 127.0.0.1:9464", "listen: 0.0.0.0:9464",
         "metrics", "CFG_LISTEN", ("0.0.0.0", "token_file")),

@@ -1,0 +1,304 @@
+"""From configuration to objects: the only file that knows which part is made from which section."""
+
+import grp
+import pwd
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from steadyhand.adapters.link import Link
+from steadyhand.adapters.opcua.link import OpcUaLink
+from steadyhand.adapters.opcua.settings import OpcUaSettings, Security
+from steadyhand.adapters.opcua.tags import read_tag_map
+from steadyhand.adapters.sim.link import SimLink
+from steadyhand.adapters.sim.plants import RunSpec, make_runner
+from steadyhand.controllers.catalogue import PlantKind, parameters_with, plant_kind
+from steadyhand.controllers.errors import ConfigError
+from steadyhand.controllers.plants.parameters import parameter_table
+from steadyhand.controllers.plants.plant import Plant
+from steadyhand.controllers.safety.atacom import AtacomDC
+from steadyhand.controllers.safety.chain import SafetyChain
+from steadyhand.controllers.safety.limits import Limits
+from steadyhand.controllers.signals import SignalSet
+from steadyhand.controllers.trust.care import Confidence, ConfidenceSettings, calibrator_from_dict
+from steadyhand.controllers.trust.gate import EvidenceMonitor, Gate, GateSettings
+from steadyhand.controllers.trust.novelty import novelty_from_dict
+from steadyhand.runtime import config as cfg
+from steadyhand.runtime.bundle.contract import PlantContract
+from steadyhand.runtime.bundle.installed import InstalledState
+from steadyhand.runtime.bundle.load import Bundle, load_bundle
+from steadyhand.runtime.bundle.signature import TrustStore
+from steadyhand.runtime.clock import Clock, LockstepClock, PacedClock, PlantClock
+from steadyhand.runtime.config import Loaded
+from steadyhand.runtime.modes import ModeMachine, ModeSettings
+from steadyhand.runtime.quantity import magnitude
+from steadyhand.runtime.record import RecordLayout
+
+_HANDSHAKE_TYPES = {
+    "granted": "Boolean",
+    "request": "UInt32",
+    "heartbeat": "UInt32",
+    "source": "Int32",
+    "plant_heartbeat": "UInt32",
+    "plant_time": "Double",
+    "sequence": "UInt32",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class PlantParts:
+    """The plant's definition with this site's numbers."""
+
+    kind: PlantKind
+    parameters: Any
+    plant: Plant
+    outputs: SignalSet
+    """The plant's outputs with the site's tighter limits."""
+
+    @property
+    def contract(self) -> PlantContract:
+        """What a bundle has to be made for."""
+        plant = self.plant
+        return PlantContract(self.kind.id, plant.observations, self.outputs, plant.period_s)
+
+
+def site_parameters(kind: PlantKind, given: Mapping[str, str]) -> Any:  # noqa: ANN401
+    """Parameters of `kind` with the quantities of a configuration.
+
+    Raises:
+        ConfigError: an unknown name, a wrong unit, or a number out of its bounds.
+    """
+    units = {parameter.name: parameter.unit for parameter in parameter_table(kind.parameters)}
+    changes = {}
+    for name, text in given.items():
+        if name in units:
+            try:
+                changes[name] = magnitude(text, units[name])
+            except ValueError as error:
+                raise ConfigError(f"{name}: {error}") from None
+        else:
+            changes[name] = float("nan")
+    return parameters_with(kind, changes)
+
+
+def tightened(outputs: SignalSet, limits: Mapping[str, Mapping[str, str]]) -> SignalSet:
+    """`outputs` with tighter limits from a configuration.
+
+    Raises:
+        ConfigError: an unknown output, or a limit that would widen or cross.
+    """
+    unknown = [name for name in limits if name not in outputs.names]
+    if unknown:
+        choices = ", ".join(outputs.names)
+        raise ConfigError(f"no output {', '.join(unknown)}; there are: {choices}")
+    signals = []
+    for signal in outputs:
+        bounds = limits.get(signal.name, {})
+        try:
+            low = magnitude(bounds["low"], signal.unit) if "low" in bounds else signal.low
+            high = magnitude(bounds["high"], signal.unit) if "high" in bounds else signal.high
+        except ValueError as error:
+            raise ConfigError(f"{signal.name}: {error}") from None
+        if not signal.low <= low < high <= signal.high:
+            raise ConfigError(
+                f"{signal.name}: low {low:g} and high {high:g} {signal.unit} must lie in order "
+                f"within [{signal.low:g}, {signal.high:g}]: a configuration can only tighten"
+            )
+        signals.append(replace(signal, low=low, high=high))
+    return SignalSet(tuple(signals))
+
+
+def make_plant(loaded: Loaded) -> PlantParts:
+    """The plant's definition.
+
+    Raises:
+        ConfigError: unknown plant, a wrong parameter or limit, or another period.
+    """
+    config = loaded.config
+    kind = plant_kind(config.plant.id)
+    parameters = site_parameters(kind, config.plant.parameters)
+    plant = kind.plant(parameters)
+    return PlantParts(kind, parameters, plant, tightened(plant.outputs, config.safety.limits))
+
+
+def make_link(loaded: Loaded, parts: PlantParts) -> Link:
+    """The connection, not yet open.
+
+    Raises:
+        ConfigError: an address that cannot be read, or half-configured security.
+    """
+    link = loaded.config.link
+    if isinstance(link, cfg.SimLink):
+        return SimLink(make_runner(RunSpec(parts.kind.id, link.seed, link.days)))
+    return OpcUaLink(opcua_settings(loaded, link), opcua_tags(parts, link))
+
+
+def opcua_settings(loaded: Loaded, link: cfg.OpcUaLink) -> OpcUaSettings:
+    """Where the server is and how patient we are; times are wall seconds."""
+    config, given = loaded.config, link.security
+    wall_period_s = config.period / config.clock.time_scale
+    security = Security(
+        policy=given.policy,
+        certificate=_path(loaded, given.certificate),
+        private_key=_path(loaded, given.private_key),
+        trusted=tuple(loaded.path(name) for name in given.trusted),
+        user=given.user or "",
+        password_file=_path(loaded, given.password_file),
+        insecure_no_encryption=given.insecure_no_encryption or "",
+    )
+    return OpcUaSettings(
+        endpoint=link.endpoint,
+        server_uri=given.server_uri,
+        security=security,
+        period_s=wall_period_s,
+        time_scale=config.clock.time_scale,
+        sampling_s=link.publishing or 0.0,
+        request_timeout_s=link.request_timeout,
+        command_life_s=link.command_life or wall_period_s,
+    )
+
+
+def opcua_tags(parts: PlantParts, link: cfg.OpcUaLink) -> Any:  # noqa: ANN401
+    """Which node is which signal."""
+    units = {signal.name: signal.unit for signal in (*parts.plant.observations, *parts.outputs)}
+    outputs = {}
+    for name, tag in link.outputs.items():
+        entry: dict[str, Any] = {"address": tag.node, "wire_type": tag.wire, "unit": tag.unit or ""}
+        if tag.feedback is not None:
+            entry["feedback"] = {"address": tag.feedback, "unit": tag.unit or units[name]}
+        outputs[name] = entry
+    shake = {
+        role: {"address": node, "wire_type": _HANDSHAKE_TYPES[role]}
+        for role, node in link.handshake.model_dump().items()
+        if node is not None
+    }
+    settings = {
+        "observations": {
+            name: {"address": tag.node, "unit": tag.unit or ""}
+            for name, tag in link.signals.items()
+        },
+        "outputs": outputs,
+        "handshake": shake,
+    }
+    return read_tag_map(parts.plant.observations, parts.outputs, settings)
+
+
+def make_clock(config: cfg.Config, link: Link) -> Clock:
+    """When to tick."""
+    scale = config.clock.time_scale
+    if isinstance(link, SimLink):
+        return LockstepClock(link, config.period)
+    if config.clock.source == "plant":
+        timeout_s = 2.0 * config.period / scale
+        return PlantClock(link, config.period, scale, timeout_s)
+    return PacedClock(config.period, scale)
+
+
+def make_safety(parts: PlantParts) -> SafetyChain:
+    """Filter and last line, from the plant's definition alone."""
+    model = parts.kind.safety_model(parts.parameters)
+    limits = Limits(parts.outputs, parts.plant.period_s)
+    inner = AtacomDC(model, parts.kind.constraints(parts.parameters), limits)
+    return SafetyChain(inner, limits, model.backup)
+
+
+def make_modes(config: cfg.Config, parts: PlantParts) -> ModeMachine:
+    """The mode machine; comes up not controlling."""
+    given = config.modes
+    settings = ModeSettings(
+        n_clean=given.clean_ticks,
+        t_clean_s=given.clean_time or 0.0,
+        hold_max_s=given.hold_max or 2.0 * config.period,
+        max_raises=given.max_raises,
+    )
+    return ModeMachine(settings, parts.outputs)
+
+
+def make_gate(trust: Mapping[str, Any], signals: SignalSet, period_s: float) -> Gate:
+    """The gate with the monitors that the bundle brings.
+
+    Args:
+        trust: the bundle's trust data: confidence, novelty, gate.
+        signals: the plant's observations.
+        period_s: of the loop.
+
+    Raises:
+        ConfigError, ModelError: data that is missing or makes no sense.
+    """
+    monitors: list[EvidenceMonitor] = []
+    if "confidence" in trust:
+        given = trust["confidence"]
+        settings = ConfidenceSettings(**given["settings"])
+        calibrator = calibrator_from_dict(given["calibrator"])
+        monitors.append(Confidence(calibrator, settings, period_s))
+    if "novelty" in trust:
+        monitors.append(novelty_from_dict(trust["novelty"], signals))
+    return Gate(GateSettings.from_dict(trust.get("gate", NO_TRUST)), monitors)
+
+
+NO_TRUST: Mapping[str, Any] = {"dwell_s": 0.0, "minimum_stay_s": 0.0}
+"""Gate without a bundle: nothing is proposed, so nothing is trusted."""
+
+
+def open_bundle(loaded: Loaded, parts: PlantParts, file: Path | None = None) -> Bundle | None:
+    """The configured bundle (or `file`), verified and tried; None when none is configured.
+
+    Raises:
+        BundleError: refused.
+        ConfigError: the folder of keys is missing.
+    """
+    section = loaded.config.bundle
+    if section is None:
+        return None
+    keys = loaded.path(section.trusted_keys)
+    if not keys.is_dir():
+        raise ConfigError(f"bundle.trusted_keys={section.trusted_keys}: no folder of public keys")
+    provider = loaded.config.inference.provider
+    return load_bundle(
+        file or loaded.path(section.file),
+        TrustStore.read(keys),
+        parts.contract,
+        installed=InstalledState(loaded.path(loaded.config.journal.directory)),
+        providers=(provider,) if provider == "cpu" else (provider, "cpu"),
+    )
+
+
+def make_layout(parts: PlantParts, monitors: tuple[str, ...]) -> RecordLayout:
+    """What a record of this plant looks like."""
+    rows = parts.kind.constraints(parts.parameters).names
+    return RecordLayout(parts.plant.observations, parts.outputs, rows, monitors)
+
+
+def people(section: cfg.Operator) -> dict[int, str]:
+    """Role by user id.
+
+    Raises:
+        ConfigError: a user who does not exist.
+    """
+    roles = {}
+    for role, names in (("operate", section.operators), ("engineer", section.engineers)):
+        for name in names:
+            try:
+                roles[pwd.getpwnam(name).pw_uid] = role
+            except KeyError:
+                raise ConfigError(f"operator: no user {name!r} on this machine") from None
+    return roles
+
+
+def group_id(name: str | None) -> int | None:
+    """Number of a group.
+
+    Raises:
+        ConfigError: no such group.
+    """
+    if name is None:
+        return None
+    try:
+        return grp.getgrnam(name).gr_gid
+    except KeyError:
+        raise ConfigError(f"operator.group={name!r}: no such group; groupadd it") from None
+
+
+def _path(loaded: Loaded, name: str | None) -> Path | None:
+    return None if name is None else loaded.path(name)
