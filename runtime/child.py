@@ -94,10 +94,14 @@ class PolicyChild:
         self.report = report
         return report
 
-    def kill(self) -> int:
-        """End the process at once and collect it; returns its exit status. Idempotent."""
+    def end(self) -> None:
+        """Tell the kernel to end the process; its socket then reads end of file."""
         with contextlib.suppress(ProcessLookupError):
             self.process.send_signal(signal.SIGKILL)
+
+    def kill(self) -> int:
+        """End the process, collect it, close the socket; returns its exit status. Idempotent."""
+        self.end()
         status = self.process.wait()
         self.socket.close()
         return status

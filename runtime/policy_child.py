@@ -16,13 +16,15 @@ import resource
 import signal
 import socket
 import sys
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from steadyhand.controllers.errors import ModelError
-from steadyhand.controllers.policies.onnx import OnnxPolicy
 from steadyhand.runtime.policy_spec import PolicySpec
+
+if TYPE_CHECKING:
+    from steadyhand.controllers.policies.onnx import OnnxPolicy
 
 ANSWERED: Final = 0
 INPUT_NOT_FINITE: Final = 1
@@ -52,6 +54,10 @@ def main(arguments: list[str]) -> int:
     except MemoryError:
         _report(channel, {"ok": False, "code": "LIMIT", "message": "out of its memory limit"})
         return 1
+    if serve:
+        # The limit was for loading a stranger; a policy may serve for years.
+        hard = resource.getrlimit(resource.RLIMIT_CPU)[1]
+        resource.setrlimit(resource.RLIMIT_CPU, (hard, hard))
     summary = policy.summary
     _report(
         channel,
@@ -67,9 +73,6 @@ def main(arguments: list[str]) -> int:
         },
     )
     if serve:
-        # The limit was for loading a stranger; a policy may serve for years.
-        hard = resource.getrlimit(resource.RLIMIT_CPU)[1]
-        resource.setrlimit(resource.RLIMIT_CPU, (hard, hard))
         gc.freeze()
         gc.disable()
         answer_questions(policy, channel)
@@ -102,7 +105,7 @@ def confine(memory_bytes: int, cpu_s: int) -> None:
         resource.setrlimit(resource.RLIMIT_AS, (taken + memory_bytes,) * 2)
 
 
-def answer_questions(policy: OnnxPolicy, channel: socket.socket) -> None:
+def answer_questions(policy: "OnnxPolicy", channel: socket.socket) -> None:
     """Answer requests until the other end closes."""
     n_y = policy.n_y
     request = bytearray(8 * (1 + n_y))

@@ -4,12 +4,15 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import inf, isinf
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from steadyhand.controllers.policies.golden import Golden
-from steadyhand.controllers.policies.onnx import OnnxPolicy
 from steadyhand.controllers.signals import Signal, SignalSet
+
+if TYPE_CHECKING:
+    from steadyhand.controllers.policies.onnx import OnnxPolicy
 
 _GOLDEN = ("observation", "action", "value", "error", "confidence_logit")
 
@@ -27,12 +30,15 @@ class PolicySpec:
     label: str = "policy"
     """Name and version for people."""
 
-    def build(self, clock: Callable[[], float] | None = None) -> OnnxPolicy:
+    def build(self, clock: Callable[[], float] | None = None) -> "OnnxPolicy":
         """The policy, loaded and examined in this process.
 
         Raises:
             ModelError: the graph is refused.
         """
+        # Imported here: a process that only hands specs on stays free of the model's runtime.
+        from steadyhand.controllers.policies.onnx import OnnxPolicy
+
         return OnnxPolicy(
             self.model,
             self.observations,

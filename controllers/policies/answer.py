@@ -1,8 +1,9 @@
-"""Read an answer of the policy and say what is wrong with it. Used on both sides of the pipe:
-the process that ran the graph is not believed about its own numbers.
+"""What may be asked of a policy, and what is wrong with its answer. Numbers only, no runtime of
+any model: the process that ran the graph is not believed about its own numbers.
 """
 
-from math import isfinite, nan
+from math import isfinite, nan, sqrt
+from typing import Final
 
 import numpy as np
 
@@ -14,6 +15,10 @@ VALUE, ERROR, CONFIDENCE_LOGIT = range(3)
 """Places of the three scalars behind the action in a row of numbers."""
 SCALARS = 3
 
+SQUARE_LIMIT: Final = 1e76
+"""|x|^2 of a question stays below this: then every |x| < 1e38 is finite and fits float32. One dot
+product asks all of it at once; NaN and infinity fail the comparison."""
+
 # The graph computes low + (high - low) * share in float32, so an action exactly on its bound may
 # come out a few units in the last place beyond it. That is rounding, not a range fault.
 _ROUNDING = 2.0 * float(np.finfo(np.float32).eps)
@@ -22,8 +27,9 @@ _ROUNDING = 2.0 * float(np.finfo(np.float32).eps)
 class AnswerCheck:
     """Turns the numbers of one run (n_u actions, V, E, C) into a proposal."""
 
-    def __init__(self, outputs: SignalSet) -> None:
+    def __init__(self, observations: SignalSet, outputs: SignalSet) -> None:
         self.n_u = len(outputs)
+        self._observations = observations
         self._outputs = outputs
         reach = np.maximum(np.abs(outputs.low), np.abs(outputs.high)) * _ROUNDING
         self._low: list[float] = (outputs.low - reach).tolist()
@@ -63,6 +69,21 @@ class AnswerCheck:
     ) -> Proposal:
         """Proposal that says only why there is none; its action is NaN."""
         return Proposal(self._nothing, status, latency_s=latency_s, text=text, faults=faults)
+
+    def input_refused(self, values: Vector) -> Proposal:
+        """Say which of `values` (n_y,) are not finite, or beyond float32.
+
+        They must not reach the graph: a saturating net answers infinity as if it were a number.
+        """
+        faults = tuple(
+            Fault(ReasonCode.OBS_NONFINITE, name, float(value))
+            for name, value in zip(self._observations.names, values, strict=False)
+            if not abs(value) < sqrt(SQUARE_LIMIT)
+        )
+        names = ", ".join(fault.signal for fault in faults) or "their squares add up beyond float32"
+        return self.failed(
+            ProposalStatus.NONFINITE, f"inputs of the policy are not finite: {names}", faults
+        )
 
     def _nonfinite(self, numbers: list[float], latency_s: float) -> Proposal:
         names = (*self._outputs.names, "value", "error", "confidence_logit")

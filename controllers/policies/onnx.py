@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from steadyhand.controllers.errors import ModelError
 from steadyhand.controllers.frames import Fault, Observation, Proposal, ProposalStatus
-from steadyhand.controllers.policies.answer import SCALARS, AnswerCheck
+from steadyhand.controllers.policies.answer import SCALARS, SQUARE_LIMIT, AnswerCheck
 from steadyhand.controllers.policies.golden import SCALAR_NAMES, Golden
 from steadyhand.controllers.policies.graph import GraphLimits, inspect_graph
 from steadyhand.controllers.reasons import ReasonCode
@@ -28,8 +28,6 @@ _PROVIDERS: dict[str, tuple[str, dict[str, str]]] = {
     "cpu": ("CPUExecutionProvider", {}),
     "cuda": ("CUDAExecutionProvider", {"use_tf32": "0"}),
 }
-# |x|^2 below this: every |x| < 1e38 is finite and fits float32. One dot product asks all of it.
-_SQUARE_LIMIT: Final = 1e76
 
 
 class OnnxPolicy:
@@ -80,8 +78,7 @@ class OnnxPolicy:
         _check_contract(session, len(observations), len(outputs))
 
         self.n_y = len(observations)
-        self._observations = observations
-        self._check = AnswerCheck(outputs)
+        self._check = AnswerCheck(observations, outputs)
         self._clock = clock
         self._input: NDArray[np.float32] = np.zeros(len(observations), np.float32)
         self.numbers: NDArray[np.float32] = np.zeros(len(outputs) + SCALARS, np.float32)
@@ -103,28 +100,16 @@ class OnnxPolicy:
             )
         latency_s = clock() - start if clock else 0.0
         if not finite:
-            return self.refuse_input(observation.values)
+            return self._check.input_refused(observation.values)
         return self._check.proposal(self.numbers.tolist(), latency_s)
 
     def run(self, values: Vector) -> bool:
         """Run the graph on `values` (n_y,) into `numbers`; False when an input is not finite."""
-        if not values.dot(values) < _SQUARE_LIMIT:
+        if not values.dot(values) < SQUARE_LIMIT:
             return False
         self._input[:] = values
         self._run()
         return True
-
-    def refuse_input(self, values: Vector) -> Proposal:
-        """Say which inputs are not finite: a saturating net would answer them as if they were."""
-        faults = tuple(
-            Fault(ReasonCode.OBS_NONFINITE, name, float(value))
-            for name, value in zip(self._observations.names, values, strict=True)
-            if not abs(value) < np.sqrt(_SQUARE_LIMIT)
-        )
-        names = ", ".join(fault.signal for fault in faults) or "their squares add up beyond float32"
-        return self._check.failed(
-            ProposalStatus.NONFINITE, f"inputs of the policy are not finite: {names}", faults
-        )
 
     def _examine(self, golden: Golden, outputs: SignalSet) -> float:
         """Replay the known answers forwards and backwards, which also warms every buffer.

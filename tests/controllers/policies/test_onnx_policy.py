@@ -149,7 +149,7 @@ def test_action_outside_the_declared_range_is_passed_on_with_a_fault():
 def test_rounding_at_the_bound_is_no_fault():
     """low + span * share computed in float32 lands one unit in the last place beyond a bound."""
     outputs = SignalSet((Signal("u0", "kW", 1000.1, 1000.7),))
-    check = AnswerCheck(outputs)
+    check = AnswerCheck(observation_signals(), outputs)
     for bound in (1000.1, 1000.7):
         nearest = np.float32(bound)
         beyond = np.nextafter(nearest, np.float32(inf if bound > 1000.5 else -inf))

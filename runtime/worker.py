@@ -1,0 +1,389 @@
+"""The policy in a child process: it may crash, hang or eat memory, and costs one proposal.
+
+    loop thread      propose ── request ──► child ── answer ──► checked here again ──► proposal
+                        │ late, dead: a status, at once
+    supervisor       waits for the child's end or a late answer; kills, restarts, gives up
+
+The loop thread never waits longer than its deadline and never starts, kills or reaps anything.
+The supervisor does all of that and lives as long as the policy, because the kernel ends a child
+together with the *thread* that started it.
+"""
+
+import errno
+import os
+import select
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from enum import StrEnum
+from math import inf
+from queue import SimpleQueue
+from typing import Any
+
+import numpy as np
+
+from steadyhand.controllers.errors import ModelError
+from steadyhand.controllers.frames import Fault, Observation, Proposal, ProposalStatus
+from steadyhand.controllers.policies.answer import SCALARS, SQUARE_LIMIT, AnswerCheck
+from steadyhand.controllers.reasons import ReasonCode
+from steadyhand.runtime.child import ChildLimits, PolicyChild, describe_exit
+from steadyhand.runtime.policy_child import ANSWERED, HEAD_BYTES, TEXT_BYTES
+from steadyhand.runtime.policy_spec import PolicySpec
+
+_SELECT_FDS = 1024  # FD_SETSIZE: select(2) has microseconds, but only for small descriptors
+
+
+class WorkerState(StrEnum):
+    """What the child does now."""
+
+    READY = "ready"
+    RESTARTING = "restarting"
+    CRASH_LOOP = "crash_loop"
+    CLOSED = "closed"
+
+
+class PolicyProcess:
+    """Policy in a child process, with a deadline per call and a limit on restarts.
+
+    `propose` belongs to one thread; everything else may be called from any.
+    """
+
+    def __init__(
+        self,
+        spec: PolicySpec,
+        *,
+        deadline_s: float,
+        hang_after_s: float = 1.0,
+        limits: ChildLimits | None = None,
+        crash_limit: int = 3,
+        crash_window_s: float = 600.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Start the child and wait until it has given the known answers.
+
+        Args:
+            spec: what the policy is made from; restarts use the same.
+            deadline_s: longest a call may take before it is LATE.
+            hang_after_s: a question unanswered for this long means the child hangs.
+            limits: of the child.
+            crash_limit: so many ends within `crash_window_s` latch CRASH_LOOP.
+            crash_window_s: see `crash_limit`.
+            clock: monotonic seconds.
+
+        Raises:
+            ModelError: the policy is refused.
+            OSError: no process can be started.
+        """
+        self.label = spec.label
+        self.events: deque[Fault] = deque(maxlen=100)
+        """What happened to the child since last drained, oldest first: for the journal."""
+        self.restarts = 0
+        self._spec = spec
+        self._deadline_s = deadline_s
+        self._hang_after_s = hang_after_s
+        self._limits = limits or ChildLimits()
+        self._crash_limit = crash_limit
+        self._crash_window_s = crash_window_s
+        self._clock = clock
+        self._check = AnswerCheck(spec.observations, spec.outputs)
+
+        n_y, n_numbers = len(spec.observations), len(spec.outputs) + SCALARS
+        self._request = bytearray(8 * (1 + n_y))
+        self._asked = np.frombuffer(self._request, np.uint64, 1)
+        self._values = np.frombuffer(self._request, np.float64, n_y, 8)
+        self._answer_bytes = HEAD_BYTES + 8 * n_numbers
+        self._answer = bytearray(self._answer_bytes + TEXT_BYTES)
+        self._head = np.frombuffer(self._answer, np.uint64, 2)
+        self._numbers = np.frombuffer(self._answer, np.float64, n_numbers, HEAD_BYTES)
+
+        self._child: PolicyChild | None = None
+        self._state = WorkerState.RESTARTING
+        self._why = "starting"
+        self._sequence = 0
+        self._length = 0
+        self._unanswered = 0
+        """Sequence of the one question that is out; 0 when none is."""
+        self._in_call = threading.Lock()
+        """Held while the loop thread uses the child's socket; whoever closes it takes it."""
+        self._crashes: deque[float] = deque()
+        self._late = 0
+        self._replace = ""
+        self._acknowledged = False
+        self._closing = threading.Event()
+        self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._started: SimpleQueue[Exception | None] = SimpleQueue()
+        self._supervisor = threading.Thread(
+            target=self._supervise, name=f"policy-supervisor {spec.label}", daemon=True
+        )
+        self._supervisor.start()
+        refused = self._started.get()
+        if refused is not None:
+            self.close()
+            raise refused
+
+    # -- the loop thread ---------------------------------------------------------------------------
+
+    def propose(self, observation: Observation) -> Proposal:
+        """Ask the child; a status instead of an answer when it is late, dead or absent."""
+        start = self._clock()
+        values = observation.values
+        if len(values) != len(self._values):
+            return self._error(f"{len(values)} values, the policy takes {len(self._values)}")
+        if not values.dot(values) < SQUARE_LIMIT:
+            return self._check.input_refused(values)
+        if not self._in_call.acquire(blocking=False):
+            return self._absent()  # the supervisor is closing the socket this moment
+        try:
+            child = self._child
+            if child is None:
+                return self._absent()
+            self._values[:] = values
+            return self._ask(child, start)
+        except OSError as error:
+            if error.errno in (errno.EAGAIN, errno.EWOULDBLOCK):
+                return self._too_late(start)
+            return self._dead(start)
+        finally:
+            self._in_call.release()
+
+    def _ask(self, child: PolicyChild, start: float) -> Proposal:
+        channel = child.socket
+        if self._unanswered and not self._answered(channel, start, start):
+            return self._too_late(start)
+        self._sequence += 1
+        self._asked[0] = self._unanswered = self._sequence
+        channel.send(self._request, socket.MSG_DONTWAIT)
+        if not self._answered(channel, start, start + self._deadline_s):
+            return self._too_late(start)
+        latency_s = self._clock() - start
+        kind = int(self._head[1])
+        if kind == ANSWERED:
+            return self._check.proposal(self._numbers.tolist(), latency_s)
+        text = bytes(self._answer[self._answer_bytes : self._length]).decode("utf-8", "replace")
+        if child.report["provider"] != "cpu":
+            # One fault can poison a GPU context: later answers may be garbage that looks right.
+            self._must_replace(f"failed on {child.report['provider']}: {text}")
+        return self._error(f"inference failed: {text}", latency_s)
+
+    def _answered(self, channel: socket.socket, now: float, until: float) -> bool:
+        """Has the question that is out been answered by `until`? Reads the answer.
+
+        Raises:
+            OSError: the child is gone.
+        """
+        if not _readable(channel, max(0.0, until - now)):
+            return False
+        self._length = channel.recv_into(self._answer, 0, socket.MSG_DONTWAIT)
+        if self._length < self._answer_bytes or self._head[0] != self._unanswered:
+            if self._length:
+                self._must_replace(f"the policy's process sent {self._length} bytes, no answer")
+            raise ConnectionError
+        self._unanswered = 0
+        return True
+
+    def _must_replace(self, why: str) -> None:
+        self._replace = why
+        os.eventfd_write(self._wake, 1)
+
+    def _too_late(self, start: float) -> Proposal:
+        waited = self._clock() - start
+        self._late = self._unanswered
+        os.eventfd_write(self._wake, 1)
+        text = f"no answer within {self._deadline_s:g} s"
+        fault = Fault(ReasonCode.INFER_LATE, "", waited, self._deadline_s, text)
+        return self._check.failed(ProposalStatus.LATE, text, (fault,), waited)
+
+    def _dead(self, start: float) -> Proposal:
+        text = "the policy's process ended"
+        fault = Fault(ReasonCode.INFER_CRASH, text=text)
+        return self._check.failed(ProposalStatus.CRASHED, text, (fault,), self._clock() - start)
+
+    def _absent(self) -> Proposal:
+        looping = self._state is WorkerState.CRASH_LOOP
+        code = ReasonCode.CRASH_LOOP if looping else ReasonCode.POLICY_ABSENT
+        text = f"no policy ({self._state.value}): {self._why}"
+        return self._check.failed(ProposalStatus.ABSENT, text, (Fault(code, text=text),))
+
+    def _error(self, text: str, latency_s: float = 0.0) -> Proposal:
+        fault = Fault(ReasonCode.INFER_ERROR, text=text)
+        return self._check.failed(ProposalStatus.ERROR, text, (fault,), latency_s)
+
+    # -- any thread --------------------------------------------------------------------------------
+
+    @property
+    def state(self) -> WorkerState:
+        """What the child does now."""
+        return self._state
+
+    @property
+    def report(self) -> dict[str, Any]:
+        """What the running child said of itself: provider, notice, golden_error and more."""
+        child = self._child
+        return child.report if child else {}
+
+    @property
+    def pid(self) -> int | None:
+        """Process id of the running child."""
+        child = self._child
+        return child.process.pid if child else None
+
+    def resident_bytes(self) -> int:
+        """Memory the child holds; 0 when there is none."""
+        child = self._child
+        return child.resident_bytes() if child else 0
+
+    def acknowledge(self) -> bool:
+        """Leave CRASH_LOOP and try again; False when there was nothing to acknowledge."""
+        if self._state is not WorkerState.CRASH_LOOP:
+            return False
+        self._acknowledged = True
+        os.eventfd_write(self._wake, 1)
+        return True
+
+    def close(self) -> None:
+        """End the child and its supervisor. Idempotent."""
+        if self._closing.is_set():
+            return
+        self._closing.set()
+        os.eventfd_write(self._wake, 1)
+        self._supervisor.join()
+        os.close(self._wake)
+
+    # -- the supervisor ----------------------------------------------------------------------------
+
+    def _supervise(self) -> None:
+        try:
+            self._start()
+        except (ModelError, OSError) as error:
+            self._started.put(error)
+            return
+        self._started.put(None)
+        while not self._closing.is_set():
+            why = self._watch()
+            if self._closing.is_set():
+                break
+            self._count(why)
+            while self._state is not WorkerState.READY and not self._closing.is_set():
+                self._revive()
+        self._state, self._why = WorkerState.CLOSED, "closed"
+        self._retire()
+
+    def _start(self) -> None:
+        child = PolicyChild(self._spec, self._limits, serve=True)
+        child.wait_examined()
+        self._unanswered = self._late = self._length = 0
+        self._replace = ""
+        self._child = child
+        self._state = WorkerState.READY
+
+    def _watch(self) -> Fault:
+        """Wait until the child ended, hangs, or must be replaced; says why. It is gone then."""
+        child = self._child
+        if child is None:
+            return Fault(ReasonCode.INFER_CRASH, text="there is no child")
+        pidfd = os.pidfd_open(child.process.pid)
+        try:
+            late, since = 0, inf
+            while True:
+                patience = max(0.0, since + self._hang_after_s - self._clock())
+                ready = _wait((pidfd, self._wake), patience)
+                if self._closing.is_set():
+                    return Fault(ReasonCode.STOP)
+                if pidfd in ready:
+                    text = f"the policy's process ended with {describe_exit(self._retire())}"
+                    return Fault(ReasonCode.INFER_CRASH, text=text)
+                if self._wake in ready:
+                    _drain(self._wake)
+                if self._replace:
+                    text = self._replace
+                    self._retire()
+                    return Fault(ReasonCode.INFER_ERROR, text=text)
+                if (
+                    late
+                    and self._hangs(child, late)
+                    and self._clock() >= since + self._hang_after_s
+                ):
+                    self._retire()
+                    text = f"the policy's process gave no answer for {self._hang_after_s:g} s"
+                    return Fault(
+                        ReasonCode.INFER_HANG, "", self._clock() - since, self._hang_after_s, text
+                    )
+                if self._late != late:
+                    late, since = self._late, self._clock()
+                elif late and not self._hangs(child, late):
+                    late, since = 0, inf
+                    self._late = 0
+        finally:
+            os.close(pidfd)
+
+    def _hangs(self, child: PolicyChild, question: int) -> bool:
+        """Is `question` still out, with no answer waiting to be read?"""
+        return self._unanswered == question and not _readable(child.socket, 0.0)
+
+    def _retire(self) -> int:
+        """Kill and collect the child, then close its socket; returns the exit status."""
+        child, self._child = self._child, None
+        if child is None:
+            return 0
+        # Killed first: a call of the loop that waits for it ends at once and lets go of the lock.
+        child.end()
+        with self._in_call:
+            return child.kill()
+
+    def _count(self, fault: Fault) -> None:
+        """Note one end of the child; the last allowed one latches CRASH_LOOP."""
+        self.events.append(fault)
+        now = self._clock()
+        self._crashes.append(now)
+        while self._crashes[0] < now - self._crash_window_s:
+            self._crashes.popleft()
+        count = len(self._crashes)
+        why = f"{fault.text} (end {count} of {self._crash_limit} in {self._crash_window_s:g} s)"
+        if count < self._crash_limit:
+            self._why, self._state = why, WorkerState.RESTARTING
+            return
+        self._why, self._state = f"{why}; acknowledge to try again", WorkerState.CRASH_LOOP
+        self.events.append(Fault(ReasonCode.CRASH_LOOP, "", count, self._crash_limit, self._why))
+
+    def _revive(self) -> None:
+        """Start again, or wait for the acknowledgement that allows it."""
+        if self._state is WorkerState.CRASH_LOOP:
+            _wait((self._wake,), inf)
+            _drain(self._wake)
+            if not self._acknowledged:
+                return
+            self._acknowledged = False
+            self._crashes.clear()
+            self._state, self._why = WorkerState.RESTARTING, "acknowledged"
+        try:
+            self._start()
+        except (ModelError, OSError) as error:
+            self._count(Fault(ReasonCode.INFER_CRASH, text=f"restart failed: {error}"))
+            return
+        self.restarts += 1
+        self.events.append(Fault(ReasonCode.RECOVERED, text=f"policy restarted: {self._why}"))
+
+
+def _readable(channel: socket.socket, timeout_s: float) -> bool:
+    """Is there something to read within `timeout_s`? End of file counts."""
+    fd = channel.fileno()
+    if 0 <= fd < _SELECT_FDS:
+        return bool(select.select((fd,), (), (), timeout_s)[0])
+    return bool(_wait((fd,), timeout_s))
+
+
+def _wait(fds: tuple[int, ...], timeout_s: float) -> list[int]:
+    """Descriptors of `fds` that are readable within `timeout_s` (rounded up to milliseconds)."""
+    poll = select.poll()
+    for fd in fds:
+        poll.register(fd, select.POLLIN)
+    return [fd for fd, _ in poll.poll(None if timeout_s == inf else timeout_s * 1e3)]
+
+
+def _drain(event: int) -> None:
+    try:
+        os.eventfd_read(event)
+    except BlockingIOError:
+        return
