@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from math import inf, isfinite, nan
 
 import numpy as np
+from numpy.typing import NDArray
 
 from steadyhand.controllers.errors import ConfigError
 from steadyhand.controllers.frames import Fault, Observation, Quality
@@ -95,9 +96,9 @@ class Freshness:
         whole = self._whole_image(observation)
         with np.errstate(all="ignore"):  # wire values may overflow a difference; it is still judged
             self._judge(observation)
-        if not self._bad.any():
-            return whole
-        return (*whole, *self._faults(observation))
+            bad = bool(self._bad.any())
+            self._accept(observation, bad)
+        return (*whole, *self._faults(observation)) if bad else whole
 
     def _whole_image(self, observation: Observation) -> tuple[Fault, ...]:
         time_s, before_s = observation.time_s, self._time_s
@@ -128,9 +129,9 @@ class Freshness:
         )
 
     def _judge(self, observation: Observation) -> None:
-        """Fill `_bad` (checks, n_y) and take over the samples that are fine."""
+        """Fill `_bad` (checks, n_y)."""
         values, age, time_s = observation.values, observation.age_s, observation.time_s
-        signals, bad, mask, a, b = self._signals, self._bad, self._mask, self._a, self._b
+        signals, bad, mask, a = self._signals, self._bad, self._mask, self._a
         np.equal(age, inf, out=bad[_MISSING])
         np.greater_equal(observation.quality, Quality.BAD, out=bad[_BAD])
         np.equal(observation.quality, Quality.UNCERTAIN, out=mask)
@@ -151,12 +152,17 @@ class Freshness:
         np.copyto(self._seen, values)
         np.subtract(time_s, self._moved, out=a)
         np.greater_equal(a, signals.frozen_after_s, out=bad[_STUCK])
-        np.any(bad, axis=0, out=mask)
-        np.logical_not(mask, out=self._fine)
-        np.copyto(self._good, values, where=self._fine)
-        np.subtract(time_s, age, out=b)
-        np.copyto(self._good_stamp, b, where=self._fine)
-        np.copyto(self._good_image, time_s, where=self._fine)
+
+    def _accept(self, observation: Observation, some_bad: bool) -> None:
+        """Remember the samples that are fine as the last acceptable ones."""
+        fine: NDArray[np.bool_] | bool = True
+        if some_bad:
+            np.any(self._bad, axis=0, out=self._mask)
+            fine = np.logical_not(self._mask, out=self._fine)
+        np.copyto(self._good, observation.values, where=fine)
+        np.subtract(observation.time_s, observation.age_s, out=self._b)
+        np.copyto(self._good_stamp, self._b, where=fine)
+        np.copyto(self._good_image, observation.time_s, where=fine)
 
     def _judge_rate(self, values: Vector, age: Vector, time_s: float) -> None:
         """|change| since the last acceptable sample against rate x elapsed time.

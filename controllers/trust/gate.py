@@ -1,6 +1,6 @@
 """The gate: from evidence to "this proposal may drive" or not.
 
-    evidence: fresh image? · policy answered? · filter feasible? · monitors (N of M)
+    evidence: sound image? · policy answered? · filter feasible? · monitors (N of M)
                                  any alarm
               TRUST ------------------------------> FALLBACK ----+
                 ^                                    ^   |       | switched too often
@@ -35,7 +35,6 @@ from steadyhand.controllers.frames import (
 )
 from steadyhand.controllers.reasons import ReasonCode
 from steadyhand.controllers.trust.care import Confidence
-from steadyhand.controllers.trust.freshness import Freshness
 
 
 class GateState(StrEnum):
@@ -106,6 +105,8 @@ class GateSettings:
     switch_window_s: float = 3600.0
     monitors: Mapping[str, MonitorSettings] = field(default_factory=dict)
     """By name; a monitor without a row is active and alarms at once."""
+    without_confidence: bool = False
+    """Let a policy drive that cannot tell how sure it is: for benches, never for a plant."""
 
     def __post_init__(self) -> None:
         """Refuse numbers that void a rule.
@@ -160,6 +161,10 @@ class _Row:
         return self.bits.bit_count() >= self.n
 
 
+_IMAGE_CODES = frozenset(
+    code for code in ReasonCode if code.startswith(("OBS_", "SAMPLE_", "SUB_"))
+)
+"""Faults of the image that void trust at once: the policy answered to something untrue."""
 _PROPOSAL_CODES = {
     ProposalStatus.ABSENT: ReasonCode.POLICY_ABSENT,
     ProposalStatus.LATE: ReasonCode.INFER_LATE,
@@ -181,10 +186,9 @@ class Gate:
     def __init__(
         self,
         settings: GateSettings,
-        freshness: Freshness,
         monitors: Sequence[EvidenceMonitor] = (),
     ) -> None:
-        """Set up the table.
+        """Set up the table. Without an active confidence monitor nothing is ever trusted.
 
         Raises:
             ConfigError: a row of the settings names no monitor, or two monitors share a name.
@@ -200,11 +204,12 @@ class Gate:
         """Order of `Verdict.scores`."""
         self.state = GateState.PROBATION
         self._settings = settings
-        self._freshness = freshness
         self._rows = tuple(
             _Row(monitor, settings.monitors.get(monitor.name, default)) for monitor in monitors
         )
         self._confidence = next((m for m in monitors if isinstance(m, Confidence)), None)
+        sure = any(r.use is Use.ACTIVE and isinstance(r.monitor, Confidence) for r in self._rows)
+        self._blind = not (sure or settings.without_confidence)
         self._filter_fault: Fault | None = None
         self._may_return = True
         self._switches: deque[float] = deque()
@@ -217,20 +222,28 @@ class Gate:
         return {row.monitor.name: row.alarms for row in self._rows}
 
     def judge(self, observation: Observation, proposal: Proposal) -> Verdict:
-        """Verdict on one proposal; never raises on what the plant or the policy may say."""
-        faults = self._freshness.check(observation)
-        evidence = _proposal_fault(proposal)
-        if evidence is not None:
-            faults = (*faults, evidence)
+        """Verdict on one proposal; never raises on what the plant or the policy may say.
+
+        The faults of the image (`Observation.faults`) void trust, but are not repeated in the
+        verdict, which only names what the gate itself found.
+        """
+        unsound = any(fault.code in _IMAGE_CODES for fault in observation.faults)
+        found: list[Fault] = []
+        unanswered = _proposal_fault(proposal)
+        if unanswered is not None:
+            found.append(unanswered)
+        elif self._blind:
+            found.append(_BLIND)
         if self._filter_fault is not None:
-            faults = (*faults, self._filter_fault)
-        scores, raised, quiet = self._score(observation, proposal, evidence is None)
-        faults = (*faults, *raised) if raised else faults
-        flap = self._advance(observation.time_s, bool(faults), quiet)
+            found.append(self._filter_fault)
+        explained = unsound or unanswered is not None
+        scores, quiet = self._score(observation, proposal, explained, found)
+        flap = self._advance(observation.time_s, unsound or bool(found), quiet)
         if flap is not None:
-            faults = (flap, *faults)
+            found.insert(0, flap)
         confidence = 0.0 if self._confidence is None else self._confidence.smoothed
-        return Verdict(self.state is GateState.TRUST, confidence, self.state, faults, scores)
+        trusted = self.state is GateState.TRUST
+        return Verdict(trusted, confidence, self.state, tuple(found), scores)
 
     def filtered(self, report: FilterReport, settled: bool = True) -> None:
         """Take this tick's filter report as evidence for the next.
@@ -258,11 +271,14 @@ class Gate:
         return True
 
     def _score(
-        self, observation: Observation, proposal: Proposal, answered: bool
-    ) -> tuple[tuple[float, ...], list[Fault], bool]:
-        """Scores of all monitors, faults of the active ones, and whether these are all quiet."""
+        self, observation: Observation, proposal: Proposal, explained: bool, found: list[Fault]
+    ) -> tuple[tuple[float, ...], bool]:
+        """Scores of all monitors, and whether the active ones are all quiet; alarms to `found`.
+
+        A score that is not a number is a broken monitor, unless a bad image or a missing answer
+        explains it already.
+        """
         scores: list[float] = []
-        raised: list[Fault] = []
         quiet = True
         for row in self._rows:
             if row.use is Use.DISABLED:
@@ -277,14 +293,13 @@ class Gate:
             persists = row.persists(alarm)
             if row.use is Use.PASSIVE:
                 continue
-            quiet = quiet and told and score < monitor.quiet_below
-            if told and persists and alarm:
-                raised.append(monitor.fault())
-            elif not told and answered:
-                # Of a policy that did not answer, its own fault already tells why.
+            quiet = quiet and score < monitor.quiet_below  # NaN is not quiet
+            if not told and not explained:
                 text = monitor.broken or "its score is not a number"
-                raised.append(Fault(ReasonCode.GATE_FAULT, monitor.name, text=text))
-        return tuple(scores), raised, quiet
+                found.append(Fault(ReasonCode.GATE_FAULT, monitor.name, text=text))
+            elif told and alarm and persists:
+                found.append(monitor.fault())
+        return tuple(scores), quiet
 
     def _advance(self, time_s: float, alarm: bool, quiet: bool) -> Fault | None:
         """One step of the state machine; returns the fault of a new latch."""
@@ -327,6 +342,9 @@ class Gate:
         self.state = state
         if self._now_s is not None:
             self._since_s = self._now_s
+
+
+_BLIND = Fault(ReasonCode.GATE_FAULT, text="no confidence monitor is active")
 
 
 def _proposal_fault(proposal: Proposal) -> Fault | None:
