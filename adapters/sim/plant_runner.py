@@ -123,7 +123,7 @@ class PlantRunner:
         if self.log.logging:
             self.log.line(self.time_s, name, value, **context)
         if isfinite(value):
-            self.command[column] = value
+            self.command[column] = self.faults.clamp(self.time_s, column, value)
 
     def beat(self, heartbeat: int) -> bool:
         """The controller's heartbeat arrived; True when it is a new one."""

@@ -15,6 +15,7 @@ import signal
 import socket
 import sys
 from contextlib import suppress
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -210,9 +211,9 @@ class PlantServer:
                 context = {"source": int(runner.source), "sequence": beat, "user": user}
                 column = outputs.index(name)
                 runner.write(column, value, **context)
-                clamped = runner.faults.clamp(runner.time_s, column, value)
-                if clamped != value:
-                    await self.nodes.put(name, clamped)
+                stored = float(runner.command[column])
+                if stored != value and isfinite(value):  # clamped by the plant
+                    await self.nodes.put(name, stored)
             else:
                 runner.log.line(runner.time_s, name, value, user=user)
         if isinstance(beat, int) and runner.beat(beat) and self.time_scale <= 0.0:

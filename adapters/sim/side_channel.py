@@ -10,7 +10,7 @@ import socket
 from collections.abc import Awaitable, Callable
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from asyncua import ua
 
@@ -37,6 +37,7 @@ class SideChannelServer:
         self._plant = plant
         self._path = path
         self._server: asyncio.AbstractServer | None = None
+        self._peers: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
         self._operations: dict[str, Operation] = {
             name.removeprefix("_do_"): getattr(self, name)
             for name in dir(self)
@@ -58,12 +59,19 @@ class SideChannelServer:
         self._path.chmod(0o600)
 
     async def stop(self) -> None:
-        """Stop listening and remove the socket."""
-        if self._server is not None:
-            self._server.close()
-            self._path.unlink(missing_ok=True)
+        """Stop listening, hang up and remove the socket."""
+        if self._server is None:
+            return
+        self._server.close()
+        self._path.unlink(missing_ok=True)
+        for writer in self._peers.values():
+            writer.close()
+        if self._peers:
+            await asyncio.wait(self._peers, timeout=1.0)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = cast("asyncio.Task[None]", asyncio.current_task())
+        self._peers[task] = writer
         try:
             while line := await reader.readline():
                 writer.write((json.dumps(await self._answer(line)) + "\n").encode())
@@ -71,6 +79,7 @@ class SideChannelServer:
         except (ConnectionError, ValueError):
             return  # the peer left, or sent a line that never ends
         finally:
+            del self._peers[task]
             writer.close()
 
     async def _answer(self, line: bytes) -> Answer:
