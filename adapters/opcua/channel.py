@@ -1,0 +1,102 @@
+"""The few places that reach below asyncua's public interface, all in one file.
+
+asyncua keeps the secure channel, the session and the token renewal. What is added here: caps on
+what a hostile server may send (the library's default is no limit), and sending a request whose
+body is already encoded.
+"""
+
+import asyncio
+import struct
+from dataclasses import dataclass
+from typing import Any
+
+from asyncua import ua
+from asyncua.common.connection import TransportLimits
+
+MAX_CHUNK_BYTES = 65_536
+MIN_CHUNK_BYTES = 8_192
+"""Smallest chunk the standard lets a peer insist on."""
+
+
+@dataclass
+class CappedLimits(TransportLimits):  # type: ignore[misc]
+    """Our caps hold whatever the server acknowledges: it may tighten them, never widen them."""
+
+    cap_bytes: int = 1 << 20
+
+    def update_client_limits(self, msg: Any) -> None:  # noqa: ANN401
+        """Take the server's buffer sizes, inside our bounds."""
+        send = int(msg.ReceiveBufferSize) or MAX_CHUNK_BYTES
+        self.max_send_buffer = min(max(send, MIN_CHUNK_BYTES), MAX_CHUNK_BYTES)
+        self.max_recv_buffer = MAX_CHUNK_BYTES
+        self.max_message_size = self.cap_bytes
+        self.max_chunk_count = self.cap_bytes // MIN_CHUNK_BYTES + 1
+
+
+def cap_messages(client: Any, cap_bytes: int) -> None:  # noqa: ANN401
+    """Make `client` drop the connection when a server sends more than `cap_bytes`.
+
+    Covers the announced size of a chunk (a header may claim 4 GiB, which would be buffered while
+    it trickles in), the number of chunks and the size of the whole message.
+    """
+    client.max_messagesize = cap_bytes
+    client.max_chunkcount = cap_bytes // MIN_CHUNK_BYTES + 1
+    make = client.uaclient._make_protocol
+
+    def make_capped() -> Any:  # noqa: ANN401
+        protocol = make()
+        protocol._connection._limits = CappedLimits(
+            MAX_CHUNK_BYTES,
+            MAX_CHUNK_BYTES,
+            cap_bytes // MIN_CHUNK_BYTES + 1,
+            cap_bytes,
+            cap_bytes=cap_bytes,
+        )
+        receive = protocol.data_received
+
+        def receive_capped(data: bytes) -> None:
+            receive(data)
+            held = protocol.receive_buffer
+            if held is not None and len(held) >= 8:
+                (size,) = struct.unpack_from("<I", held, 4)
+                if size > MAX_CHUNK_BYTES and protocol.transport is not None:
+                    protocol.receive_buffer = None
+                    protocol.transport.abort()
+
+        protocol.data_received = receive_capped
+        made.append(protocol)
+        return protocol
+
+    made: list[Any] = []
+    client.made_protocols = made
+    client.uaclient._make_protocol = make_capped
+
+
+def post(protocol: Any, body: bytes) -> "asyncio.Future[Any]":  # noqa: ANN401
+    """Send an encoded request body; the future yields the encoded reply body.
+
+    Raises:
+        ConnectionError: the socket is closed.
+    """
+    if protocol.transport is None:
+        raise ConnectionError("connection is closed")
+    protocol.revolve_security_token()
+    request_id = protocol._request_id + 1
+    message = protocol._connection.message_to_binary(
+        body, message_type=ua.MessageType.SecureMessage, request_id=request_id
+    )
+    protocol._request_id = request_id
+    future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    protocol._callbackmap[request_id] = future
+    protocol.transport.write(message)
+    return future
+
+
+def abort(client: Any) -> None:  # noqa: ANN401
+    """Cut every connection of `client` now: nothing unsent may reach the plant later.
+
+    asyncua closes politely, which waits for the unsent bytes to drain into a dead peer.
+    """
+    for protocol in client.made_protocols:
+        if protocol.transport is not None:
+            protocol.transport.abort()

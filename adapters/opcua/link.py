@@ -1,0 +1,150 @@
+"""A plant behind an OPC UA server, as the loop sees it: read and write never wait.
+
+loop thread                     adapter thread
+read  ◄── snapshot (swapped) ── reads, subscription, read-back
+write ──► slot (newest only) ──► one batch write, then read-back
+"""
+
+import secrets
+import time
+from collections.abc import Callable
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from contextlib import suppress
+
+import numpy as np
+
+from steadyhand.adapters.opcua.commands import Command, Encoder, Slot
+from steadyhand.adapters.opcua.image import Board
+from steadyhand.adapters.opcua.security import load_credentials
+from steadyhand.adapters.opcua.settings import OpcUaSettings
+from steadyhand.adapters.opcua.tags import TagMap
+from steadyhand.adapters.opcua.worker import Worker
+from steadyhand.controllers.frames import Fault, LinkState, Observation, Sent, Source
+from steadyhand.controllers.reasons import ReasonCode
+from steadyhand.controllers.signals import SignalSet, Vector
+
+RELEASE_S = 1.0
+"""Longest wait for the plant to hear that it has its own control back."""
+JOIN_S = 5.0
+
+
+class OpcUaLink:
+    """Implements `adapters.link.Link`.
+
+    Args:
+        settings: endpoint, security, times.
+        tags: which node is which signal.
+        monotonic: clock of ages and lives, injectable for tests.
+    """
+
+    def __init__(
+        self,
+        settings: OpcUaSettings,
+        tags: TagMap,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.observations: SignalSet = tags.observation_signals
+        self.outputs: SignalSet = tags.output_signals
+        self._settings = settings
+        self._tags = tags
+        self._monotonic = monotonic
+        self._board = Board(len(self.observations), len(self.outputs))
+        self._slot = Slot()
+        self._encoder = Encoder(tags)
+        self._worker: Worker | None = None
+        self._sequence = 0
+        self._heartbeat = secrets.randbelow(1 << 30)
+
+    @property
+    def connects(self) -> int:
+        """How often the link has come up since it was opened."""
+        return 0 if self._worker is None else self._worker.connects
+
+    @property
+    def overtaken(self) -> int:
+        """How many commands a newer one replaced before they were sent."""
+        return self._slot.replaced
+
+    def open(self) -> None:
+        """Read the certificates and start connecting; returns at once.
+
+        Raises:
+            LinkError: a certificate, key or password file cannot be used.
+        """
+        if self._worker is not None:
+            return
+        credentials = load_credentials(self._settings.security)
+        self._worker = Worker(
+            self._settings, self._tags, credentials, self._board, self._slot, self._monotonic
+        )
+        self._worker.start()
+
+    def close(self) -> None:
+        """Hand the plant back, log out, stop the thread. Idempotent."""
+        if self._worker is None:
+            return
+        self.release()
+        worker, self._worker = self._worker, None
+        worker.stop(JOIN_S)
+
+    def read(self, now_s: float) -> Observation:
+        """Newest process image, aged to this moment.
+
+        Args:
+            now_s: the loop's time; not used, ages are taken from the link's own clock.
+        """
+        del now_s
+        return self._board.observation(self._monotonic(), self._settings.time_scale)
+
+    def write(self, action: Vector, source: Source) -> Sent:
+        """Hand `action` (n_u,) to the adapter thread; returns what the wire types make of it.
+
+        Nothing is handed over while the link is not up, the server not running or the link
+        flapping, nor ever a value that is not finite or outside its limits.
+        """
+        self._sequence += 1
+        shot, worker = self._board.snapshot, self._worker
+        if worker is None or shot.session == 0:
+            return self._refuse(action, _why_not(shot.state))
+        wire, sent = None, action
+        if source is not Source.HANDS_OFF:
+            fault = self._encoder.fault(action)
+            if fault is not None:
+                return self._refuse(action, fault)
+            wire, sent = self._encoder.encode(action, worker.output_kinds)
+        self._heartbeat = (self._heartbeat + 1) & 0x7FFFFFFF
+        expires_s = self._monotonic() + self._settings.command_life_s
+        self._slot.put(
+            Command(self._sequence, wire, source, self._heartbeat, expires_s, shot.session)
+        )
+        worker.wake()
+        return Sent(sent, self._sequence, shot.time_s, written=wire is not None)
+
+    def _refuse(self, action: Vector, fault: Fault) -> Sent:
+        shown = np.array(action, dtype=np.float64)
+        return Sent(
+            shown, self._sequence, self._board.snapshot.time_s, written=False, faults=(fault,)
+        )
+
+    def release(self) -> None:
+        """Withdraw our request and stop the heartbeat; waits at most a second for the plant."""
+        if self._worker is None:
+            return
+        self._slot.take()
+        pending = self._worker.release()
+        if pending is None:
+            return
+        with suppress(FutureTimeoutError):
+            # a plant that does not hear us sees our heartbeat stop
+            pending.exception(timeout=RELEASE_S)
+
+    def wait_fresh(self, after_sequence: int, timeout_s: float) -> bool:
+        """Block until an image newer than `after_sequence` exists; False on time-out."""
+        return self._board.wait(after_sequence, timeout_s)
+
+
+def _why_not(state: LinkState) -> Fault:
+    if state is LinkState.UP:
+        text = "nothing is written while the server is not running or the link is flapping"
+        return Fault(ReasonCode.WRITE_FAILED, text=text)
+    return Fault(ReasonCode.LINK_DOWN, text=f"nothing is written: the link is {state.value}")

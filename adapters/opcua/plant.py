@@ -1,0 +1,497 @@
+"""One verified session at work: reads the plant, writes commands, watches both. Adapter thread.
+
+Reading and writing take turns under one lock, so that a read-back belongs to the write before it,
+and at most one command is ever on the wire unanswered.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from math import inf, isnan, nan
+from typing import Any
+
+import numpy as np
+from asyncua import ua
+
+from steadyhand.adapters.opcua.commands import Command
+from steadyhand.adapters.opcua.fast_read import CyclicRead
+from steadyhand.adapters.opcua.freshness import ServerClock
+from steadyhand.adapters.opcua.image import Measurements
+from steadyhand.adapters.opcua.resolve import Resolved
+from steadyhand.adapters.opcua.session import LinkTimeoutError, Session, within
+from steadyhand.adapters.opcua.settings import OpcUaSettings
+from steadyhand.adapters.opcua.tags import TagMap
+from steadyhand.adapters.opcua.wire import (
+    EPOCH_1601_S,
+    TICKS_PER_S,
+    WIRE_TYPES,
+    Samples,
+    WireType,
+    decode,
+    severity,
+    status_name,
+    to_variant,
+)
+from steadyhand.controllers.errors import LinkError
+from steadyhand.controllers.frames import Fault, Source
+from steadyhand.controllers.reasons import ReasonCode
+from steadyhand.controllers.signals import Vector
+
+SERVER_STATES = (
+    "Running",
+    "Failed",
+    "NoConfiguration",
+    "Suspended",
+    "Shutdown",
+    "Test",
+    "CommunicationFault",
+    "Unknown",
+)
+_DENIED = {
+    int(getattr(ua.StatusCodes, name))
+    for name in ("BadUserAccessDenied", "BadNotWritable", "BadSecurityModeInsufficient")
+}
+_COHERENT_TRIES = 3
+"""How often a torn image is read again before it waits for the next turn."""
+
+
+_NO_NUMBER = "the plant's image number cannot be read: no new image counts"
+
+
+class Columns:
+    """Places of the nodes in one read request: control nodes first, then the observations."""
+
+    def __init__(self, tags: TagMap) -> None:
+        shake = tags.handshake
+        outputs = tags.output_signals.names
+        names = ["server_state", *outputs]
+        self.outputs = slice(1, 1 + len(outputs))
+        self.feedback = np.arange(1, 1 + len(outputs))
+        for i, (name, tag) in enumerate(zip(outputs, tags.outputs, strict=True)):
+            if tag.feedback is not None:
+                self.feedback[i] = len(names)
+                names.append(f"{name} feedback")
+        self.granted = self.plant_heartbeat = self.plant_time = self.sequence = -1
+        for role in ("granted", "plant_heartbeat", "plant_time", "sequence"):
+            if getattr(shake, role) is not None:
+                setattr(self, role, len(names))
+                names.append(role)
+        self.control = tuple(names)
+        self.observations = slice(len(names), len(names) + len(tags.observations))
+        again = ("sequence",) if shake.sequence is not None else ()
+        self.whole = (*names, *tags.observation_signals.names, *again)
+
+
+class Plant:
+    """What is known of the plant in this session, and how it is asked and told.
+
+    Args:
+        session: open.
+        resolved: its nodes.
+        tags: what they mean.
+        settings: times.
+        monotonic: our clock.
+        tell: where one-off events go.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        resolved: Resolved,
+        tags: TagMap,
+        settings: OpcUaSettings,
+        monotonic: Callable[[], float],
+        tell: Callable[[Fault], None],
+    ) -> None:
+        self._session = session
+        self._nodes = resolved.nodes
+        self._kinds = resolved.kinds
+        self._tags = tags
+        self._settings = settings
+        self._now = monotonic
+        self._tell = tell
+        self._lock = asyncio.Lock()
+        self._columns = Columns(tags)
+        n_y, n_u = len(tags.observations), len(tags.outputs)
+        self._all_columns = np.arange(n_y)
+        self._read_control = self._reader(self._columns.control)
+        self._read_whole = self._reader(self._columns.whole)
+        self.observation_kinds = tuple(resolved.kinds[n] for n in tags.observation_signals.names)
+        self.output_kinds = tuple(resolved.kinds[n] for n in tags.output_signals.names)
+        self._output_scale = np.array([tag.scale for tag in tags.outputs])
+        feedback = [tag.feedback or tag for tag in tags.outputs]
+        self._feedback_scale = np.array([tag.scale for tag in feedback])
+
+        self.measured = Measurements(tags, settings.future_tolerance_s)
+        self.clock = ServerClock(0, monotonic())
+        self.alive_s = -inf
+        """When plant and server last showed life."""
+        self.sequence = nan
+        """Number of the plant's image as last seen, where it gives one."""
+        self._image_number = nan
+        """Number of the image that was last taken whole."""
+        self.applied: Vector = np.full(n_u, nan)
+        self.granted = False
+        self.time_s = nan
+        self._beat = nan
+        self._beat_s = monotonic()
+        self._opened_s = monotonic()
+        self._shown: Vector = np.full(n_u, nan)
+        """Set-points as the output nodes show them, wire units."""
+        self._expected: Vector = np.full(n_u, nan)
+        """Wire values the output nodes hold since our last write; NaN: not ours."""
+        self._following_s = np.full(n_u, monotonic())
+        self._sent: Vector = np.full(n_u, nan)
+        self._control_faults: tuple[Fault, ...] = ()
+        self._write_faults: tuple[Fault, ...] = ()
+
+    def _reader(self, names: tuple[str, ...]) -> CyclicRead:
+        state = ua.NodeId(ua.ObjectIds.Server_ServerStatus_State)
+        nodes = [state if name == "server_state" else self._nodes[name] for name in names]
+        kinds = tuple(
+            WIRE_TYPES["Int32"] if name == "server_state" else self._kinds[name] for name in names
+        )
+        return CyclicRead(self._session, nodes, kinds)
+
+    # what a subscription may watch
+
+    @property
+    def numbered(self) -> bool:
+        """Does the plant number its images?"""
+        return self._columns.sequence >= 0
+
+    def subscribed_nodes(self) -> list[Any]:
+        """Nodes for a subscription: the image's number alone, or every observation; and a witness
+        that moves whenever the plant does.
+        """
+        if self.numbered:
+            return [self._nodes["sequence"]]
+        nodes = [self._nodes[name] for name in self._tags.observation_signals.names]
+        if self._columns.plant_heartbeat >= 0:
+            nodes.append(self._nodes["plant_heartbeat"])
+        return nodes
+
+    @property
+    def witness_column(self) -> int:
+        """Place of the witness among `subscribed_nodes`; past the end when there is none."""
+        return 0 if self.numbered else len(self._tags.observations)
+
+    @property
+    def witness(self) -> float:
+        """The witness as last read; NaN when there is none."""
+        return self.sequence if self.numbered else self._beat
+
+    # reading
+
+    async def pulse(self, whole: bool) -> bool:
+        """Read control nodes, or everything; one deadline each, bounded in all.
+
+        Returns:
+            True when there is a new image.
+
+        Raises:
+            LinkError, OSError, asyncua's UaError: the session is no good any more.
+        """
+        async with self._turn("read"):
+            if whole:
+                return await self._take_whole()
+            await self._take_control()
+            return False
+
+    @asynccontextmanager
+    async def _turn(self, what: str) -> AsyncIterator[None]:
+        """One exchange at a time; waiting for the turn has a deadline too."""
+        await within(self._settings.request_timeout_s, self._lock.acquire(), f"turn to {what}")
+        try:
+            yield
+        finally:
+            self._lock.release()
+
+    async def _take_control(self, after_write: bool = False) -> None:
+        samples, sent_s = await self._ask(self._read_control)
+        self._absorb_control(samples, sent_s, after_write)
+
+    async def _ask(self, reader: CyclicRead) -> tuple[Samples, float]:
+        asked_s = self._now()
+        samples, ticks = await reader.read()
+        now_s = self._now()
+        if ticks > self.clock.ticks:
+            self.alive_s = now_s
+        if ticks:
+            self.clock = ServerClock(ticks, 0.5 * (asked_s + now_s))
+        return samples, now_s
+
+    async def _take_whole(self) -> bool:
+        columns = self._columns
+        for _ in range(_COHERENT_TRIES):
+            samples, now_s = await self._ask(self._read_whole)
+            first, last = samples.values[columns.sequence], samples.values[-1]
+            if columns.sequence < 0 or first == last or isnan(first):
+                break
+        else:
+            return False  # the plant is faster than we read: the next turn tries again
+        before, self._image_number = self._image_number, float(samples.values[columns.sequence])
+        self._absorb_control(samples, now_s, after_write=False)
+        part = columns.observations
+        self.take(
+            self._all_columns,
+            Samples(*(getattr(samples, field)[part] for field in Samples.__slots__)),
+        )
+        return not self.numbered or self._image_number != before
+
+    def take(self, columns: Any, samples: Samples) -> None:  # noqa: ANN401
+        """Take samples of some observations, read or reported."""
+        now_s = self._now()
+        clock = self.clock if self.clock.ticks else _wall_clock(now_s)
+        self.measured.absorb(columns, samples, clock, now_s)
+
+    def take_reported(self, changes: list[tuple[int, Any]]) -> None:
+        """Take DataValues a subscription reported, by observation column."""
+        columns = np.array([column for column, _ in changes], dtype=np.intp)
+        kinds = tuple(self.observation_kinds[column] for column in columns)
+        self.take(columns, decode([value for _, value in changes], kinds))
+
+    def _absorb_control(self, samples: Samples, now_s: float, after_write: bool) -> None:
+        columns, values = self._columns, samples.values
+        usable = (severity(samples.status) == 0) & ~samples.wrong
+        values = np.where(usable, values, nan)
+        missing = [
+            self._columns.whole[i]
+            for i in np.flatnonzero(samples.status == ua.StatusCodes.BadNodeIdUnknown)
+        ]
+        if missing:
+            raise LinkError(
+                f"{', '.join(missing)}: gone from the server: everything is verified anew"
+            )
+        faults: list[Fault] = []
+        if values[0] != 0.0:
+            faults.append(_state_fault(values[0]))
+        faults += self._watch_heartbeat(values, now_s)
+        self._watch_grant(values)
+        if columns.plant_time >= 0:
+            self.time_s = self._plant_time(values[columns.plant_time])
+        else:
+            self.time_s = (now_s - self._opened_s) * self._settings.time_scale
+        if columns.sequence >= 0:
+            self.sequence = float(values[columns.sequence])
+            if isnan(self.sequence):
+                faults.append(Fault(ReasonCode.SAMPLE_BAD, "sequence", text=_NO_NUMBER))
+        shown = self._shown = values[columns.outputs]
+        if not after_write:
+            faults += self._watch_contention(shown)
+        self.applied = np.where(
+            columns.feedback == np.arange(1, 1 + len(shown)),
+            shown * self._output_scale,
+            values[columns.feedback] * self._feedback_scale,
+        )
+        faults += self._watch_following(now_s)
+        self._control_faults = tuple(faults)
+
+    def _plant_time(self, value: float) -> float:
+        tag = self._tags.handshake.plant_time
+        assert tag is not None  # noqa: S101  (its column exists)
+        if self._kinds["plant_time"].name == "DateTime":
+            return value / TICKS_PER_S - EPOCH_1601_S
+        return value * tag.scale
+
+    def _watch_heartbeat(self, values: Vector, now_s: float) -> list[Fault]:
+        column = self._columns.plant_heartbeat
+        if column < 0:
+            return []
+        if values[column] != self._beat and not isnan(values[column]):
+            self._beat, self._beat_s = float(values[column]), now_s
+        silent_s, limit_s = now_s - self._beat_s, self._settings.heartbeat_timeout_s
+        if silent_s <= limit_s:
+            return []
+        self.alive_s = min(self.alive_s, self._beat_s)
+        self.granted = False
+        text = "the plant's heartbeat stands still: its program does not run"
+        return [Fault(ReasonCode.OBS_STALE, "plant_heartbeat", silent_s, limit_s, text)]
+
+    def _watch_grant(self, values: Vector) -> None:
+        column = self._columns.granted
+        granted = column < 0 or bool(values[column] != 0.0 and not isnan(values[column]))
+        beats = self._now() - self._beat_s <= self._settings.heartbeat_timeout_s
+        alive = self._columns.plant_heartbeat < 0 or beats
+        if not granted:
+            self._expected[:] = nan  # the plant has its outputs back and may move them
+        self.granted = granted and alive and values[0] == 0.0
+
+    def _watch_contention(self, shown: Vector) -> list[Fault]:
+        """Somebody else changed an output that we drive."""
+        other = (shown != self._expected) & ~np.isnan(self._expected) & ~np.isnan(shown)
+        names = self._tags.output_signals.names
+        return [
+            Fault(
+                ReasonCode.WRITE_CONTENTION,
+                names[i],
+                float(shown[i]),
+                float(self._expected[i]),
+                f"{names[i]}: somebody else wrote {shown[i]:g}, ours was {self._expected[i]:g}",
+            )
+            for i in np.flatnonzero(other)
+        ]
+
+    def _watch_following(self, now_s: float) -> list[Fault]:
+        """The plant accepts the set-point, but does it do it?"""
+        faults = []
+        for i, tag in enumerate(self._tags.outputs):
+            error = abs(self.applied[i] - self._sent[i])
+            if not error > tag.follow_tolerance:  # also while nothing was sent
+                self._following_s[i] = now_s
+            elif now_s - self._following_s[i] > tag.follow_time_s:
+                name = self._tags.output_signals.names[i]
+                text = f"{name}: sent {self._sent[i]:g}, the plant does {self.applied[i]:g}"
+                faults.append(
+                    Fault(ReasonCode.ACT_NOFOLLOW, name, error, tag.follow_tolerance, text)
+                )
+        return faults
+
+    @property
+    def faults(self) -> tuple[Fault, ...]:
+        """Everything wrong now."""
+        return self._control_faults + self._write_faults + self.measured.faults()
+
+    @property
+    def server_runs(self) -> bool:
+        """Does the server say it is running?"""
+        return not any(f.code is ReasonCode.SERVER_STATE for f in self._control_faults)
+
+    # writing
+
+    async def write(self, command: Command) -> None:
+        """Send one command if it is still wanted, then read back what the plant made of it.
+
+        Raises:
+            LinkError, OSError, asyncua's UaError: the session is no good any more.
+        """
+        async with self._turn("write"):
+            late_s = self._now() - command.expires_s
+            if late_s > 0.0:
+                self._tell(_dropped(command, late_s))
+                return
+            await self._send(self._pairs(command), command)
+
+    async def release(self) -> None:
+        """Withdraw the request and say that nobody drives; the heartbeat stops by itself."""
+        pairs = [
+            ("request", to_variant(0.0, self._kinds["request"]))
+            if self._tags.handshake.request
+            else None,
+            ("source", to_variant(float(Source.HANDS_OFF), self._kinds["source"]))
+            if self._tags.handshake.source
+            else None,
+        ]
+        self._expected[:] = nan
+        self._sent[:] = nan
+        wanted = [pair for pair in pairs if pair is not None]
+        if not wanted:
+            return
+        async with self._turn("release"):
+            await self._session.write([(self._nodes[n], v) for n, v in wanted], "release")
+
+    def _pairs(self, command: Command) -> list[tuple[str, Any]]:
+        """What goes out together: outputs, then who drives, then the heartbeat last."""
+        pairs: list[tuple[str, Any]] = []
+        if command.wire is not None:
+            names = self._tags.output_signals.names
+            for name, value, kind in zip(names, command.wire, self.output_kinds, strict=True):
+                pairs.append((name, to_variant(value, kind)))
+        shake = self._tags.handshake
+        for role, tag, value in (
+            ("request", shake.request, 1.0),
+            ("source", shake.source, float(command.source)),
+            ("heartbeat", shake.heartbeat, float(command.heartbeat)),
+        ):
+            if tag is not None:
+                pairs.append(
+                    (role, to_variant(_wrapped(value, self._kinds[role]), self._kinds[role]))
+                )
+        return pairs
+
+    async def _send(self, pairs: list[tuple[str, Any]], command: Command) -> None:
+        if not pairs:
+            return
+        wanted = [(self._nodes[name], variant) for name, variant in pairs]
+        try:
+            statuses = await self._session.write(wanted, "write")
+        except LinkTimeoutError as error:
+            self._expected[:] = nan
+            text = f"{error}: the command may or may not have arrived; reading back"
+            self._tell(Fault(ReasonCode.WRITE_UNKNOWN, text=text))
+            await self._take_control(after_write=True)
+            return
+        faults = self._judge([name for name, _ in pairs], statuses)
+        await self._take_control(after_write=True)
+        if command.wire is None:
+            self._expected[:] = nan
+            self._sent[:] = nan
+        else:
+            faults += self._compare(np.array(command.wire), np.array(statuses[: len(command.wire)]))
+        self._write_faults = tuple(faults)
+
+    def _judge(self, names: list[str], statuses: list[int]) -> list[Fault]:
+        """Faults of a write, by node: a batch can half-succeed."""
+        bad = [
+            (name, code) for name, code in zip(names, statuses, strict=True) if code >= 0x80000000
+        ]
+        outputs = self._tags.output_signals.names
+        faults = [
+            Fault(
+                ReasonCode.WRITE_DENIED if code in _DENIED else ReasonCode.WRITE_FAILED,
+                name,
+                float(code),
+                text=f"{name}: the server refused the write: {status_name(code)}",
+            )
+            for name, code in bad
+        ]
+        refused = [name for name, _ in bad if name in outputs]
+        written = [name for name in names if name in outputs and name not in refused]
+        if refused and written:
+            text = f"written: {', '.join(written)}; refused: {', '.join(refused)}"
+            faults.append(Fault(ReasonCode.WRITE_PARTIAL, text=text))
+        return faults
+
+    def _compare(self, wire: Vector, statuses: Any) -> list[Fault]:  # noqa: ANN401
+        """Set-point as read back against set-point as sent; the read-back counts from now on."""
+        shown = self._shown
+        accepted = statuses < 0x80000000
+        names = self._tags.output_signals.names
+        faults = [
+            Fault(
+                ReasonCode.WRITE_CLAMPED,
+                names[i],
+                float(shown[i]),
+                float(wire[i]),
+                f"{names[i]}: sent {wire[i]:g}, the plant made it {shown[i]:g} (wire units)",
+            )
+            for i in np.flatnonzero(accepted & ~np.isnan(shown) & (shown != wire))
+        ]
+        self._expected = np.where(accepted, shown, nan)
+        self._sent = np.where(accepted, shown * self._output_scale, nan)
+        return faults
+
+
+def _wrapped(value: float, kind: WireType) -> float:
+    """A counter that fits the type: it only has to change."""
+    if kind.name == "Boolean":
+        return value % 2.0
+    span = min(kind.high, 2.0**53) + 1.0
+    return value % span
+
+
+def _state_fault(value: float) -> Fault:
+    known = 0 <= value < len(SERVER_STATES)
+    state = SERVER_STATES[int(value)] if known else "not readable"
+    return Fault(ReasonCode.SERVER_STATE, "", value, 0.0, f"the server's state is {state}")
+
+
+def _dropped(command: Command, late_s: float) -> Fault:
+    text = f"command {command.sequence} was {late_s:.3f} s past its life and was not sent"
+    return Fault(ReasonCode.WRITE_STALE_DROP, "", late_s, 0.0, text)
+
+
+def _wall_clock(now_s: float) -> ServerClock:
+    """Our own wall clock, for a server that does not say what its clock reads."""
+    return ServerClock(round((time.time() + EPOCH_1601_S) * TICKS_PER_S), now_s)

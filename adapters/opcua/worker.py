@@ -1,0 +1,262 @@
+"""The adapter thread: connects, verifies, works, and starts over, for ever and with a cap."""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import replace
+from threading import Thread
+
+from asyncua import ua
+
+from steadyhand.adapters.opcua.commands import Slot
+from steadyhand.adapters.opcua.feed import Feed, wait
+from steadyhand.adapters.opcua.image import Board
+from steadyhand.adapters.opcua.plant import Plant
+from steadyhand.adapters.opcua.resolve import VerificationError, remapped, resolve
+from steadyhand.adapters.opcua.security import Credentials, ServerIdentityError
+from steadyhand.adapters.opcua.session import LinkTimeoutError, Session, open_session, within
+from steadyhand.adapters.opcua.settings import OpcUaSettings
+from steadyhand.adapters.opcua.tags import TagMap
+from steadyhand.adapters.opcua.wire import WIRE_TYPES, WireType
+from steadyhand.controllers.errors import LinkError
+from steadyhand.controllers.frames import Fault, LinkState
+from steadyhand.controllers.reasons import ReasonCode
+
+NO_SLOT_PAUSE_S = 30.0
+"""Pause after the server had no session left: hammering would keep its slots full."""
+CLOSE_GRACE_S = 0.5
+_LOST = Fault(ReasonCode.LINK_DOWN, text="the connection broke")
+INSECURE = Fault(
+    ReasonCode.LINK_INSECURE,
+    text="the link is neither signed nor encrypted: anyone on the network can drive the plant",
+)
+
+
+class Worker:
+    """Owns the adapter thread and everything in it."""
+
+    def __init__(
+        self,
+        settings: OpcUaSettings,
+        tags: TagMap,
+        credentials: Credentials | None,
+        board: Board,
+        slot: Slot,
+        monotonic: Callable[[], float],
+    ) -> None:
+        self._settings = settings
+        self._tags = tags
+        self._credentials = credentials
+        self._board = board
+        self._slot = slot
+        self._now = monotonic
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: Thread | None = None
+        self._stopping = False
+        self._stop = asyncio.Event()
+        self._ready = asyncio.Event()
+        """A command lies in the slot."""
+        self._due = asyncio.Event()
+        """The plant has a new image."""
+        self._session_number = 0
+        self._plant: Plant | None = None
+        self._namespaces: dict[str, int] = {}
+        self._kinds: dict[str, WireType] = {}
+        self._losses: deque[float] = deque(maxlen=settings.flap_count)
+        self._lost_s = 0.0
+        self._standing: tuple[Fault, ...] = (INSECURE,) if settings.security.insecure else ()
+        self.output_kinds = tuple(
+            WIRE_TYPES.get(tag.wire_type, WIRE_TYPES["Double"]) for tag in tags.outputs
+        )
+        """Wire types of the outputs; those left to the server are known once the link is up."""
+        self.connects = 0
+        """How often the link has come up."""
+
+    # the loop thread's side
+
+    def start(self) -> None:
+        """Start the thread."""
+        _quiet_library()
+        self._pin_down(LinkState.CONNECTING, ())
+        self._thread = Thread(target=self._run, name="opcua", daemon=True)
+        self._thread.start()
+
+    def stop(self, timeout_s: float) -> None:
+        """End the thread."""
+        self._stopping = True
+        self._call(self._stop.set)
+        if self._thread is not None:
+            self._thread.join(timeout_s)
+
+    def wake(self) -> None:
+        """A command lies in the slot."""
+        self._call(self._ready.set)
+
+    def release(self) -> "Future[None] | None":
+        """Ask the plant to take its own mode back; None when there is no session."""
+        plant, loop = self._plant, self._loop
+        if plant is None or loop is None or loop.is_closed():
+            return None
+        with suppress(RuntimeError):  # the loop closed just now: nobody left to tell
+            return asyncio.run_coroutine_threadsafe(plant.release(), loop)
+        return None
+
+    def _call(self, function: Callable[[], object]) -> None:
+        loop = self._loop
+        if loop is not None:
+            with suppress(RuntimeError):  # the loop closed just now: there is nobody to wake
+                loop.call_soon_threadsafe(function)
+
+    # the adapter thread's side
+
+    def _run(self) -> None:
+        with asyncio.Runner() as runner:
+            self._loop = runner.get_loop()
+            runner.run(self._main())
+
+    async def _main(self) -> None:
+        settings = self._settings
+        pause_s = settings.backoff_first_s
+        while not self._stopping:
+            connects = self.connects
+            try:
+                await self._one_session()
+            except Exception as error:  # noqa: BLE001  whatever a server can provoke ends here
+                self._pin_down(LinkState.DOWN, (*self._standing, *_faults_of(error)))
+                if isinstance(error, ua.UaError) and "TooManySessions" in type(error).__name__:
+                    pause_s = NO_SLOT_PAUSE_S
+            if self.connects != connects:
+                pause_s = settings.backoff_first_s
+            await wait(self._stop, pause_s)
+            pause_s = min(2.0 * pause_s, settings.backoff_cap_s)
+        self._pin_down(LinkState.DOWN, self._board.snapshot.faults)
+
+    async def _one_session(self) -> None:
+        settings = self._settings
+        self._pin_down(LinkState.CONNECTING, self._board.snapshot.faults)
+        session: Session | None = None
+        try:
+            session = await within(
+                settings.connect_timeout_s, open_session(settings, self._credentials), "connect"
+            )
+            self._pin_down(LinkState.VERIFYING, self._board.snapshot.faults)
+            plant = await within(settings.connect_timeout_s, self._verify(session), "verify")
+            await self._work(session, plant)
+        finally:
+            self._plant = None
+            if self._board.snapshot.state is LinkState.UP:
+                self._lost_s = self._now()
+                self._losses.append(self._lost_s)
+                # readers must know before the closing, which takes a while
+                self._pin_down(LinkState.DOWN, (*self._standing, _LOST))
+            if session is not None:
+                await session.close(CLOSE_GRACE_S if self._stopping else 0.0)
+            await _cancel_others()
+
+    async def _verify(self, session: Session) -> Plant:
+        """Find and check every node, take the first complete image."""
+        resolved = await resolve(session, self._tags, self._kinds)
+        for fault in remapped(self._namespaces, resolved.namespaces, self._tags):
+            self._board.tell(fault)
+        plant = Plant(session, resolved, self._tags, self._settings, self._now, self._board.tell)
+        await plant.pulse(whole=True)
+        self._namespaces, self._kinds = resolved.namespaces, resolved.kinds
+        return plant
+
+    async def _work(self, session: Session, plant: Plant) -> None:
+        """Read and write until something breaks."""
+        self._slot.take()  # whatever was meant for the session before
+        self._session_number += 1
+        self.connects += 1
+        self.output_kinds = plant.output_kinds
+        self._plant = plant
+        feed = Feed(session, plant, self._settings, self._due, self._now, self._pin)
+        self._pin(feed)
+        if self._lost_s:
+            away_s = self._now() - self._lost_s
+            self._board.tell(Fault(ReasonCode.RECOVERED, "", away_s, text="link is up again"))
+        tasks = [
+            asyncio.create_task(feed.run(), name="read"),
+            asyncio.create_task(self._write(plant, feed), name="write"),
+            asyncio.create_task(self._stop.wait(), name="stop"),
+        ]
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
+        if not self._stopping:
+            raise LinkError("the link's own tasks ended: starting over")
+
+    async def _write(self, plant: Plant, feed: Feed) -> None:
+        """Send what lies in the slot, newest only."""
+        while True:
+            await wait(self._ready, self._settings.pulse_s)
+            self._ready.clear()
+            command = self._slot.take()
+            if command is None or command.session != self._session_number:
+                continue
+            await plant.write(command)
+            self._pin(feed)
+
+    def _pin(self, feed: Feed) -> None:
+        """Show the newest state of the plant."""
+        board, plant = self._board, feed.plant
+        measured, flapping = plant.measured, self._flapping()
+        writable = plant.server_runs and not flapping
+        board.pin(
+            replace(
+                board.snapshot,
+                sequence=board.snapshot.sequence + feed.take_news(),
+                time_s=plant.time_s,
+                values=measured.values.copy(),
+                quality=measured.quality.copy(),
+                confirmed_s=measured.confirmed_s(feed.alive_s),
+                applied=plant.applied,
+                state=LinkState.UP,
+                granted=plant.granted,
+                faults=(*self._standing, *flapping, *feed.faults, *plant.faults),
+                session=self._session_number if writable else 0,
+            )
+        )
+
+    def _flapping(self) -> tuple[Fault, ...]:
+        settings = self._settings
+        recent = [t for t in self._losses if self._now() - t < settings.flap_window_s]
+        if len(recent) < settings.flap_count:
+            return ()
+        text = f"the link was lost {len(recent)} times within {settings.flap_window_s:g} s"
+        return (Fault(ReasonCode.LINK_FLAP, "", float(len(recent)), settings.flap_count, text),)
+
+    def _pin_down(self, state: LinkState, faults: tuple[Fault, ...]) -> None:
+        self._board.pin(
+            replace(self._board.snapshot, state=state, granted=False, faults=faults, session=0)
+        )
+
+
+def _faults_of(error: Exception) -> tuple[Fault, ...]:
+    if isinstance(error, VerificationError):
+        return error.faults
+    text = str(error) or type(error).__name__
+    if isinstance(error, ServerIdentityError):
+        return (Fault(ReasonCode.SERVER_ID, text=text),)
+    if isinstance(error, (LinkTimeoutError, TimeoutError)):
+        return (Fault(ReasonCode.LINK_TIMEOUT, text=text),)
+    return (Fault(ReasonCode.LINK_DOWN, text=f"{type(error).__name__}: {text}"),)
+
+
+async def _cancel_others() -> None:
+    """Cancel every task of a finished session, the library's own among them."""
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    if others:
+        await asyncio.wait(others, timeout=CLOSE_GRACE_S)
+
+
+def _quiet_library() -> None:
+    """A lost link is an expected state, told as a fault; the library logs stack traces of it."""
+    logger = logging.getLogger("asyncua")
+    if logger.level == logging.NOTSET:
+        logger.setLevel(logging.CRITICAL)
