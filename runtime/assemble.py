@@ -21,9 +21,8 @@ from steadyhand.controllers.safety.atacom import AtacomDC
 from steadyhand.controllers.safety.chain import SafetyChain
 from steadyhand.controllers.safety.limits import Limits
 from steadyhand.controllers.signals import SignalSet
-from steadyhand.controllers.trust.care import Confidence, ConfidenceSettings, calibrator_from_dict
-from steadyhand.controllers.trust.gate import EvidenceMonitor, Gate, GateSettings
-from steadyhand.controllers.trust.novelty import novelty_from_dict
+from steadyhand.controllers.trust.gate import Gate, GateSettings, MonitorSettings, Use
+from steadyhand.controllers.trust.load import monitors_from_dict
 from steadyhand.runtime import config as cfg
 from steadyhand.runtime.bundle.contract import PlantContract
 from steadyhand.runtime.bundle.installed import InstalledState
@@ -215,30 +214,30 @@ def make_modes(config: cfg.Config, parts: PlantParts) -> ModeMachine:
     return ModeMachine(settings, parts.outputs)
 
 
-def make_gate(trust: Mapping[str, Any], signals: SignalSet, period_s: float) -> Gate:
-    """The gate with the monitors that the bundle brings.
-
-    Args:
-        trust: the bundle's trust data: confidence, novelty, gate.
-        signals: the plant's observations.
-        period_s: of the loop.
+def make_gate(config: cfg.Config, parts: PlantParts, bundle: Bundle | None) -> Gate:
+    """The gate with the monitors that the bundle brings and the site's patience.
 
     Raises:
-        ConfigError, ModelError: data that is missing or makes no sense.
+        ModelError: trust data that is missing or makes no sense.
+        ConfigError: a monitor in the configuration that the bundle does not have.
     """
-    monitors: list[EvidenceMonitor] = []
-    if "confidence" in trust:
-        given = trust["confidence"]
-        settings = ConfidenceSettings(**given["settings"])
-        calibrator = calibrator_from_dict(given["calibrator"])
-        monitors.append(Confidence(calibrator, settings, period_s))
-    if "novelty" in trust:
-        monitors.append(novelty_from_dict(trust["novelty"], signals))
-    return Gate(GateSettings.from_dict(trust.get("gate", NO_TRUST)), monitors)
-
-
-NO_TRUST: Mapping[str, Any] = {"dwell_s": 0.0, "minimum_stay_s": 0.0}
-"""Gate without a bundle: nothing is proposed, so nothing is trusted."""
+    given = config.trust
+    settings = GateSettings(
+        dwell_s=given.dwell,
+        minimum_stay_s=given.minimum_stay,
+        max_switches=given.max_switches,
+        switch_window_s=86_400.0,
+        monitors={
+            name: MonitorSettings(Use(row.use), row.n, row.m)
+            for name, row in given.monitors.items()
+        },
+    )
+    if bundle is None:
+        return Gate(replace(settings, monitors={}))
+    monitors = monitors_from_dict(
+        bundle.trust, parts.plant.observations, config.period, given.minimum_confidence
+    )
+    return Gate(settings, monitors)
 
 
 def open_bundle(loaded: Loaded, parts: PlantParts, file: Path | None = None) -> Bundle | None:

@@ -223,9 +223,8 @@ def _bundle(loaded: Loaded) -> Iterator[Problem]:
     if section is None:
         return
     try:
-        bundle = open_bundle(loaded, make_plant(loaded))
-        if bundle is not None:
-            make_gate(bundle.trust, bundle.observations, loaded.config.period)
+        parts = make_plant(loaded)
+        make_gate(loaded.config, parts, open_bundle(loaded, parts))
     except BundleError as error:
         yield _problem(loaded, ("bundle", "file"), f"{section.file}: {error}", error.code)
     except ModelError as error:

@@ -4,6 +4,7 @@ import math
 import random
 
 import pytest
+
 from steadyhand.runtime.clock import LockstepClock, PacedClock, PlantClock
 
 
