@@ -51,3 +51,4 @@ class RequestError(SteadyhandError):
     def __init__(self, code: str, message: str) -> None:
         super().__init__(f"{code}: {message}")
         self.code = code
+        self.message = message
