@@ -113,7 +113,7 @@ class TickRecord:
     certified: Certified | None
     sent: Sent | None
     faults: tuple[Fault, ...]
-    """Faults found by the loop itself; those of the frames are in the frames."""
+    """Faults found by the loop itself, or left from the tick before; the rest is in the frames."""
     reasons: frozenset[ReasonCode]
     """Every reason code of this tick, from all frames."""
     timings: tuple[float, ...]
@@ -457,10 +457,14 @@ def _pack_faults(
     sent: Sent,
     faults: Sequence[Fault],
 ) -> tuple[list[bytes], int]:
-    """Faults of all frames, the link's first (they are inputs), and the mask of their codes."""
+    """Faults of all frames, the link's first (they are inputs), and the mask of their codes.
+
+    The loop's own list may repeat what a frame says: a code and signal is kept once, with the
+    frame that found it.
+    """
     groups = (observation.faults, (), verdict.faults, certified.faults, sent.faults)
-    named = {id(fault) for group in groups for fault in group}
-    own = tuple(fault for fault in faults if id(fault) not in named)
+    named = {(fault.code, fault.signal) for group in groups for fault in group}
+    own = tuple(fault for fault in faults if (fault.code, fault.signal) not in named)
     tail: list[bytes] = []
     mask = 0
     if proposal.text:

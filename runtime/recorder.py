@@ -142,7 +142,7 @@ class Recorder:
             wanted: (n_u,) what went into the filter.
             certified: what came out; None when nothing was to be sent.
             sent: what was really sent; None when nothing was.
-            faults: faults of the loop itself; those of the frames are taken from the frames.
+            faults: faults of the loop itself; those that a frame holds too are kept once.
             timings: seconds per stage, in the layout's order.
             now_s: the time the tick was given.
 
