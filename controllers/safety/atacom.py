@@ -16,12 +16,10 @@ The filter knows nothing of the policy, keeps nothing of a tick but what it need
 next one, and draws a new answer from the image alone: equal inputs, equal outputs.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from enum import StrEnum
 from math import inf, nan
 from time import perf_counter_ns
-from typing import Protocol
 
 import numpy as np
 
@@ -37,237 +35,18 @@ from steadyhand.controllers.frames import (
 )
 from steadyhand.controllers.protocols import SafetyModel
 from steadyhand.controllers.reasons import ReasonCode
-from steadyhand.controllers.safety.active_set import ActiveSetSolver, Status
+from steadyhand.controllers.safety.active_set import Status
 from steadyhand.controllers.safety.arrays import Mask, Matrix
 from steadyhand.controllers.safety.constraint import ConstraintSet, Gains, diameter, metric
-from steadyhand.controllers.safety.limits import Limits, all_finite, confine
+from steadyhand.controllers.safety.limits import Limits, all_finite, confine, cut, take
+from steadyhand.controllers.safety.row_filter import DC, RowFilter, Solver, Variant
 from steadyhand.controllers.safety.rows import (
-    FIELDS,
     REPORTED,
     Field,
-    assess,
-    blend,
-    build,
-    cut,
     distance,
     surprise,
 )
 from steadyhand.controllers.signals import Vector
-
-
-class Clip(StrEnum):
-    """Which helpful drift is ignored."""
-
-    UNTRUSTED = "untrusted"
-    ALL = "all"
-
-
-@dataclass(frozen=True, slots=True)
-class Variant:
-    """Which filter the one solver is."""
-
-    name: str
-    two_sided: bool = False
-    """Resist leaving as much as approaching (ATACOM); the gains need gamma = 0."""
-    clip: Clip = Clip.UNTRUSTED
-    exponential: bool = False
-    """a = exp(beta m) - 1: near-identity far away, strong close in."""
-
-
-DC = Variant("atacom-dc")
-ATACOM = Variant("atacom", two_sided=True)
-ATACOM_CLIPPED = Variant("atacom-clipped", two_sided=True, clip=Clip.ALL)
-CBF_QP = Variant("cbf-qp")
-"""The rule with `Gains.cbf_limit`: beta = 0, every row exact."""
-
-
-class Solver(Protocol):
-    """Answers the problem in the first lines of `active_set.py`."""
-
-    name: str
-
-    @property
-    def multiplier(self) -> Vector:
-        """(m + 2n,) of the last solve: rows, lower bounds, upper bounds."""
-        ...
-
-    def solve(
-        self,
-        u_nom: Vector,
-        r_inv: Vector,
-        J: Matrix,
-        c: Vector,
-        soft: Vector,
-        two_sided: Mask,
-        lo: Vector,
-        hi: Vector,
-        u: Vector,
-    ) -> tuple[int, int]:
-        """Write the answer into `u`; returns (status, steps)."""
-        ...
-
-
-class RowFilter:
-    """Rows, gains and solver without any plant: arrays in, arrays out.
-
-    What studies and benches call, and the core of `AtacomDC`.
-    """
-
-    def __init__(
-        self,
-        constraints: ConstraintSet,
-        gains: Gains,
-        r: Vector,
-        variant: Variant = DC,
-        quantum: Vector | None = None,
-        solver: Solver | None = None,
-    ) -> None:
-        """Make the buffers and compile the kernels.
-
-        Args:
-            constraints: the m rows.
-            gains: bound to the period; see `Gains`.
-            r: (n,) diagonal of the metric R, > 0.
-            variant: which filter.
-            quantum: (n,) step width of each input on the wire; 0 (default) is continuous.
-            solver: the exact active-set solver by default.
-
-        Raises:
-            SafetyError: a two-sided variant with gamma > 0, or a metric or quantum that is none.
-        """
-        n, m = len(r), len(constraints)
-        if variant.two_sided and gains.gamma > 0:
-            raise SafetyError(
-                f"variant {variant.name}: gamma={gains.gamma:g}: a two-sided row with an allowed "
-                "rate would push towards its limit; use gamma=0"
-            )
-        quantum = np.zeros(n) if quantum is None else np.array(quantum, dtype=np.float64)
-        if not (np.all(np.isfinite(r)) and np.all(r > 0)):
-            raise SafetyError(f"metric r={r}: every entry must be finite and > 0")
-        if quantum.shape != (n,) or not (np.all(np.isfinite(quantum)) and np.all(quantum >= 0)):
-            raise SafetyError(f"quantum={quantum}: needs {n} finite entries >= 0")
-        self.constraints, self.gains, self.variant = constraints, gains, variant
-        self.r = np.array(r, dtype=np.float64)
-        self.r_inv = 1.0 / self.r
-        self.nu = constraints.margins(gains)
-        self.quantum = quantum
-        self.solver: Solver = ActiveSetSolver(m, n) if solver is None else solver
-        self.two_sided: Mask = constraints.equality | variant.two_sided
-        self.table = np.zeros((FIELDS, m))
-        self.tolerance = 1e-9 / gains.period_s
-        self._offset = self.table[Field.OFFSET]
-        self._soft = self.table[Field.SOFT]
-        self._gains = np.array(
-            [
-                *(gains.gamma, gains.beta, gains.recovery, gains.softness_floor),
-                *(1.0 / gains.period_s, gains.diameter),
-            ]
-        )
-        self._zeros = np.zeros(m)
-        self._scratch = np.zeros(n)
-        zero = np.zeros(n)
-        self.build(zero, -np.ones(m), np.zeros((m, n)), np.zeros(m), np.zeros(m))
-        self.blend(np.zeros((m, n)), zero, zero, zero)
-        self.assess(np.zeros((m, n)), zero)
-        distance(zero, zero, self.r)
-
-    def build(
-        self, u_nom: Vector, k: Vector, J_G: Matrix, psi_trusted: Vector, psi_untrusted: Vector
-    ) -> None:
-        """Fill `table` from (m,) k, (m, n) J_G and (m,) drifts, all scaled, per second."""
-        build(
-            *(k, J_G, psi_trusted, psi_untrusted, self.nu, self.constraints.rate_disturbance),
-            *(self.quantum, self.constraints.equality, self._gains, self.variant.two_sided),
-            *(self.variant.clip is Clip.ALL, self.variant.exponential, u_nom, self.table),
-        )
-
-    def project(
-        self, u_nom: Vector, J_G: Matrix, lo: Vector, hi: Vector, out: Vector
-    ) -> tuple[int, int]:
-        """Solve for the rows in `table` over lo <= u <= hi (n,); returns (status, steps)."""
-        return self.solver.solve(
-            *(u_nom, self.r_inv, J_G, self._offset, self._soft, self.two_sided, lo, hi, out)
-        )
-
-    def solve(
-        self,
-        u_nom: Vector,
-        k: Vector,
-        J_G: Matrix,
-        psi_trusted: Vector,
-        psi_untrusted: Vector,
-        lo: Vector,
-        hi: Vector,
-        out: Vector,
-    ) -> tuple[int, int]:
-        """`build` and `project` in one; the rule alone, without check, blend or backup."""
-        self.build(u_nom, k, J_G, psi_trusted, psi_untrusted)
-        return self.project(u_nom, J_G, lo, hi, out)
-
-    def blend(self, J_G: Matrix, u_star: Vector, u_backup: Vector, out: Vector) -> float:
-        """Least share of the backup that passes the check, or -1; see `rows.blend`."""
-        share: float = blend(
-            *(J_G, self.table, self.constraints.hard, self.constraints.equality),
-            *(self.tolerance, u_star, u_backup, out),
-        )
-        return share
-
-    def assess(self, J_G: Matrix, u: Vector) -> tuple[float, float, int, float, float, float]:
-        """How `u` stands against the rows; see `rows.assess`."""
-        told: tuple[float, float, int, float, float, float] = assess(
-            J_G, self.table, self.constraints.hard, self.constraints.equality, u
-        )
-        return told
-
-    def hold(self, J_G: Matrix, lo: Vector, hi: Vector, near: Vector, out: Vector) -> bool:
-        """Is there an input with p_i <= 0 in every hard row? Writes the one nearest to `near`.
-
-        The promise of the sampled-data margin rests on it; see `holding.py`.
-        """
-        offset = np.where(self.constraints.hard, self._offset, _IGNORED)
-        equality = self.constraints.equality
-        status, _ = self.solver.solve(
-            *(near, self.r_inv, J_G, offset, self._zeros, equality, lo, hi, out)
-        )
-        return status == Status.SOLVED
-
-    def yield_least(self, J_G: Matrix, lo: Vector, hi: Vector, near: Vector, out: Vector) -> bool:
-        """Input that fails the check of the hard rows least: people first, equipment last.
-
-        Each priority in turn is met as well as the ones before it allow, in least squares; what
-        it had to give up is then fixed. Ties go to the input nearest to `near`.
-
-        Returns:
-            Did the solver answer for the first priority? `out` is valid only then.
-        """
-        constraints = self.constraints
-        given_up = self.table[Field.GATE].copy()
-        longest = float(np.max(np.square(J_G) @ self.r_inv))
-        soft_enough = _YIELD**2 * (longest if longest > 0 else 1.0)
-        answered = False
-        for priority in np.unique(constraints.priority[constraints.hard]):
-            now = constraints.priority == priority
-            offset = np.where(constraints.priority <= priority, given_up, _IGNORED)
-            soft = np.where(now, soft_enough, 0.0)
-            status, _ = self.solver.solve(
-                *(near, self.r_inv, J_G, offset, soft, constraints.equality, lo, hi, self._scratch)
-            )
-            if status != Status.SOLVED:
-                break
-            answered = True
-            out[:] = self._scratch
-            broken = J_G @ out + given_up
-            excess = np.where(
-                constraints.equality, broken, np.maximum(broken, 0.0) + self.tolerance
-            )
-            given_up = np.where(now, given_up - excess, given_up)
-        return answered
-
-
-_IGNORED = -1e30
-"""Offset of a row that is not asked for."""
-_YIELD = 1e-4
-"""Softness of the rows that yield, relative to the longest row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -382,9 +161,10 @@ class AtacomDC:
         self._k, self._psi_trusted, self._psi_untrusted = np.zeros(m), np.zeros(m), np.zeros(m)
         self._J_G = np.zeros((m, n))
         self._low, self._high, self._lo, self._hi = (np.zeros(n) for _ in range(4))
-        self._backup, self._nominal, self._star, self._u = (np.zeros(n) for _ in range(4))
+        self._wanted, self._nominal, self._backup = (np.zeros(n) for _ in range(3))
+        self._star, self._u, self._applied = (np.zeros(n) for _ in range(3))
         self._before = _Before(m, n)
-        cut(self._low, self._high, self._lo, self._hi)
+        cut(self._low, self._high, self.limits.narrow, self._lo, self._hi)
         self._before.surprise(self._k, self._u, 1.0, self._residual_bounds)
 
     def certify(self, observation: Observation, wanted: Vector, sent: Sent) -> Certified:
@@ -401,28 +181,48 @@ class AtacomDC:
         """
         started = self._clock_ns()
         faults: list[Fault] = []
+        take(wanted, self._wanted)
         last = self.limits.last_of(observation, sent)
         self.limits.reach(last, observation.time_s - sent.time_s, self._lo, self._hi)
         if not self._linearise(observation, last, faults):
-            return self._give_up(wanted, faults, started)
+            return self._give_up(faults, started)
 
-        missed = cut(self._low, self._high, self._lo, self._hi)
+        missed = cut(self._low, self._high, self.limits.narrow, self._lo, self._hi)
         confine(self._backup, self._lo, self._hi, self._wide, self._backup)
-        finite = all_finite(wanted)
-        source = wanted if finite else self._backup
+        finite = all_finite(self._wanted)
+        source = self._wanted if finite else self._backup
         confine(source, self._far_low, self._far_high, self._wide, self._nominal)
 
         answer = self._solve(missed >= 0)
         action = np.empty(len(self._u))
         confine(self._u, self._lo, self._hi, self.limits.narrow, action)
         if not finite:
-            faults.append(self._not_finite(wanted))
+            faults.append(self._not_finite())
             answer = _Answer(
                 *(FilterMode.BACKUP, answer.share, answer.steps, answer.status, answer.infeasible)
             )
         if missed >= 0:
             faults.append(self._out_of_reach(missed))
         return self._report(observation, action, last, answer, finite, faults, started)
+
+    def holding_input(self, observation: Observation) -> Vector | None:
+        """Input (n_u,) with p_i <= 0 in every hard row, nearest to the backup; None: there is none.
+
+        For offline sweeps (it allocates): the promise of the margin rests on this input. Where
+        there is none the region is not certified: shrink it. The input set is that of a tick, cut
+        by one period's ramp around `observation.applied`; NaN there: the ramp does not count.
+        """
+        last = self._applied
+        take(observation.applied, last)
+        self.limits.reach(last, self.gains.period_s, self._lo, self._hi)
+        if not self._linearise(observation, last, []):
+            return None
+        if cut(self._low, self._high, self.limits.narrow, self._lo, self._hi) >= 0:
+            return None
+        confine(self._backup, self._lo, self._hi, self._wide, self._backup)
+        rows, out = self.rows, np.empty(len(self._u))
+        rows.build(self._backup, self._k, self._J_G, self._psi_trusted, self._psi_untrusted)
+        return out if rows.hold(self._J_G, self._lo, self._hi, self._backup, out) else None
 
     def _linearise(self, observation: Observation, last: Vector, faults: list[Fault]) -> bool:
         """Ask the model; False if its answer, or what it was drawn from, cannot be used."""
@@ -552,12 +352,12 @@ class AtacomDC:
             before.keep(observation, self._k, self._J_G, self._psi_trusted, self._psi_untrusted)
         return worst
 
-    def _give_up(self, wanted: Vector, faults: list[Fault], started: int) -> Certified:
+    def _give_up(self, faults: list[Fault], started: int) -> Certified:
         """The rows cannot be told: the backup, inside the limits."""
         self._before.known = False
         action = np.empty(len(self._u))
         confine(self._backup, self._lo, self._hi, self.limits.narrow, action)
-        correction = float(distance(action, wanted, self.rows.r)) if all_finite(wanted) else nan
+        correction = float(distance(action, self._wanted, self.rows.r))
         unknown = np.full(len(self.constraints), nan)
         report = FilterReport(
             mode=FilterMode.BACKUP,
@@ -616,7 +416,8 @@ class AtacomDC:
         elif answer.mode is FilterMode.BACKUP:
             faults.append(Fault(ReasonCode.FILTER_BACKUP, name, answer.share, 0.0))
 
-    def _not_finite(self, wanted: Vector) -> Fault:
+    def _not_finite(self) -> Fault:
+        wanted = self._wanted
         index = int(np.argmin(np.isfinite(wanted)))
         name = self.limits.outputs.names[index]
         return Fault(ReasonCode.FILTER_NONFINITE, name, float(wanted[index]), text="backup instead")
@@ -643,3 +444,8 @@ def _outcome(answer: _Answer, finite: bool, outside: bool, slack: bool) -> Filte
     if answer.infeasible:
         return FilterOutcome.INFEASIBLE
     return FilterOutcome.SOLVED_WITH_SLACK if slack else FilterOutcome.SOLVED
+
+
+def sweep(safety: AtacomDC, observations: Iterable[Observation]) -> Mask:
+    """Which of the states are certified: one flag per observation, see `holding_input`."""
+    return np.array([safety.holding_input(one) is not None for one in observations], dtype=bool)

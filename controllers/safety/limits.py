@@ -4,7 +4,8 @@ Plain and independent of everything before it. The rate is measured from the com
 plant applies now, and the time since then is never believed below half or above twice a period.
 """
 
-from math import isfinite
+from contextlib import suppress
+from math import isfinite, nan
 
 import numpy as np
 from numba import njit
@@ -90,6 +91,51 @@ def reachable(
 
 
 @njit(cache=True)
+def cut(low: Vector, high: Vector, narrow: Mask, lo: Vector, hi: Vector) -> int:
+    """Cut the reachable box [lo, hi] by the bounds of this moment, in place.
+
+    Where they do not meet, the nearest reachable point is all that is left; where the bounds of
+    this moment contradict each other, the point between them.
+
+    Args:
+        low: (n,) lower bounds of this moment.
+        high: (n,) upper bounds of this moment.
+        narrow: (n,) stored as a 32-bit float.
+        lo: (n,) lower end of the reachable box.
+        hi: (n,) upper end of the reachable box, never below `lo`.
+
+    Returns:
+        First input where they do not meet, or -1.
+    """
+    missed = -1
+    for a in range(lo.shape[0]):
+        bottom = max(lo[a], narrow_up(low[a]) if narrow[a] else low[a])
+        top = min(hi[a], narrow_down(high[a]) if narrow[a] else high[a])
+        if bottom > top:
+            if low[a] > high[a]:
+                point = 0.5 * (low[a] + high[a])
+            elif low[a] > hi[a]:
+                point = low[a]
+            else:
+                point = high[a]
+            bottom = top = min(max(point, lo[a]), hi[a])
+            if missed < 0:
+                missed = a
+        lo[a] = bottom
+        hi[a] = top
+    return missed
+
+
+@njit(cache=True)
+def agree(u: Vector, v: Vector, tolerance: Vector) -> bool:
+    """Is |u - v| within `tolerance` everywhere? NaN agrees with nothing."""
+    good = True
+    for a in range(u.shape[0]):
+        good = good and abs(u[a] - v[a]) <= tolerance[a]
+    return good
+
+
+@njit(cache=True)
 def confine(
     wanted: Vector,
     lo: Vector,
@@ -141,6 +187,18 @@ def _last_applied(
         out[a] = sent[a] if written and lags and np.isfinite(sent[a]) else applied[a]
 
 
+def take(values: object, out: Vector) -> None:
+    """Copy (n,) `values` into `out`; anything that is no vector of n numbers becomes NaN.
+
+    The kernels see only buffers of our own: of the right type, so that nothing is compiled
+    inside a tick, and of the right length, which compiled code does not check.
+    """
+    out.fill(nan)
+    if getattr(values, "shape", None) == out.shape:
+        with suppress(TypeError, ValueError):
+            out[:] = values  # type: ignore[call-overload]
+
+
 class Limits:
     """Hard limits of the outputs, applied to the number as the wire stores it."""
 
@@ -174,11 +232,13 @@ class Limits:
         self._lo = np.zeros(len(outputs))
         self._hi = np.zeros(len(outputs))
         self._last = np.zeros(len(outputs))
+        self._applied, self._sent = np.zeros(len(outputs)), np.zeros(len(outputs))
+        self._wanted, self._from = np.zeros(len(outputs)), np.zeros(len(outputs))
         self._step = self.rate_per_s * (2.0 * period_s)
         # Zero, or the bound next to it: where an output goes when nothing at all is known.
         self._rest = np.clip(np.zeros(len(outputs)), self.low, self.high)
         self.apply(self._rest, self._rest, period_s)
-        self.last_applied(np.copy(self._rest), np.copy(self._rest), written=True)
+        self.last_applied(self._rest, self._rest, written=True)
 
     def reach(self, last: Vector, dt_s: float, lo: Vector, hi: Vector) -> None:
         """Write into `lo`, `hi` (n,) what each output may take, given the applied one."""
@@ -192,7 +252,9 @@ class Limits:
         nothing was sent, or the plant does something else, the read-back counts. NaN: neither
         is known. The answer is overwritten by the next call.
         """
-        _last_applied(applied, sent, written, self._step, self._last)
+        take(applied, self._applied)
+        take(sent, self._sent)
+        _last_applied(self._applied, self._sent, written, self._step, self._last)
         return self._last
 
     def last_of(self, observation: Observation, sent: Sent) -> Vector:
@@ -212,13 +274,15 @@ class Limits:
         """
         out = np.empty(len(self._rest))
         faults: tuple[Fault, ...] = ()
-        if not all_finite(wanted):
-            faults = (self._nonfinite(wanted),)
-            wanted = np.where(np.isfinite(last), last, self._rest)
-        self.reach(last, dt_s, self._lo, self._hi)
-        clipped = confine(wanted, self._lo, self._hi, self.narrow, out)
+        take(last, self._from)
+        take(wanted, self._wanted)
+        if not all_finite(self._wanted):
+            faults = (self._nonfinite(self._wanted),)
+            self._wanted[:] = np.where(np.isfinite(self._from), self._from, self._rest)
+        self.reach(self._from, dt_s, self._lo, self._hi)
+        clipped = confine(self._wanted, self._lo, self._hi, self.narrow, out)
         if clipped >= 0:
-            faults += (self._clipped(clipped, float(wanted[clipped]), float(out[clipped])),)
+            faults += (self._clipped(clipped, float(self._wanted[clipped]), float(out[clipped])),)
         return out, faults
 
     def _nonfinite(self, wanted: Vector) -> Fault:

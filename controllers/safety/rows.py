@@ -232,41 +232,6 @@ def surprise(
 
 
 @njit(cache=True)
-def cut(
-    low: Vector,
-    high: Vector,
-    lo: Vector,
-    hi: Vector,
-) -> int:
-    """Cut the reachable box [lo, hi] by the bounds of this moment, in place.
-
-    Where they do not meet, the nearest reachable point is all that is left; where the bounds of
-    this moment contradict each other, the point between them.
-
-    Returns:
-        First input where they do not meet, or -1.
-    """
-    missed = -1
-    for a in range(lo.shape[0]):
-        bottom = max(lo[a], low[a])
-        top = min(hi[a], high[a])
-        if bottom > top:
-            if low[a] > high[a]:
-                point = 0.5 * (low[a] + high[a])
-            elif low[a] > hi[a]:
-                point = low[a]
-            else:
-                point = high[a]
-            point = min(max(point, lo[a]), hi[a])
-            bottom = top = point
-            if missed < 0:
-                missed = a
-        lo[a] = bottom
-        hi[a] = top
-    return missed
-
-
-@njit(cache=True)
 def distance(
     u: Vector,
     v: Vector,

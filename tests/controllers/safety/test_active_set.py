@@ -1,0 +1,306 @@
+"""The one solver: hand-worked cases, optimality of random ones, and two libraries as oracles."""
+
+from collections.abc import Callable
+
+import daqp
+import numpy as np
+import proxsuite
+import pytest
+
+from steadyhand.controllers.safety import active_set
+from steadyhand.controllers.safety.active_set import ActiveSetSolver, Status, Workspace
+
+FAR = 1e9
+
+
+def answer(u_nom, J, c, soft, two_sided=None, lo=None, hi=None, r=None):
+    u_nom, J = np.array(u_nom, dtype=float), np.array(J, dtype=float)
+    m, n = J.shape
+    two_sided = np.zeros(m, bool) if two_sided is None else np.array(two_sided)
+    lo = np.full(n, -FAR) if lo is None else np.array(lo, dtype=float)
+    hi = np.full(n, FAR) if hi is None else np.array(hi, dtype=float)
+    r = np.ones(n) if r is None else np.array(r, dtype=float)
+    solver, u = ActiveSetSolver(m, n), np.empty(n)
+    c, soft = np.array(c, dtype=float), np.array(soft, dtype=float)
+    status, steps = solver.solve(u_nom, 1 / r, J, c, soft, two_sided, lo, hi, u)
+    return status, steps, u, solver.multiplier.copy()
+
+
+def test_nothing_to_do_returns_the_very_bits() -> None:
+    wanted = [0.1 + 0.2, -1 / 3]
+    status, steps, u, multiplier = answer(wanted, [[1, 0], [0, 1]], [-0.5, 0.3], [1, 0])
+    assert (status, steps) == (Status.SOLVED, 0)
+    assert u.tolist() == wanted
+    assert not multiplier.any()
+
+
+def test_one_soft_row() -> None:
+    # R (u - 1) + u/a^2 = 0 with R = 4, a^2 = 0.5: u = 2/3, multiplier u/a^2 = 4/3.
+    status, steps, u, multiplier = answer([1.0], [[1.0]], [0.0], [0.5], r=[4.0])
+    assert (status, steps) == (Status.SOLVED, 1)
+    assert u == pytest.approx([2 / 3], rel=1e-14)
+    assert multiplier == pytest.approx([4 / 3, 0, 0], rel=1e-14)
+
+
+def test_one_hard_row() -> None:
+    status, _, u, multiplier = answer([1.0], [[2.0]], [-0.5], [0.0])
+    assert status == Status.SOLVED
+    assert u.tolist() == [0.25]
+    assert multiplier == pytest.approx([0.375, 0, 0])
+
+
+def test_bounds_are_met_exactly() -> None:
+    status, steps, u, multiplier = answer(
+        [3.0, -3.0, 0.1],
+        np.zeros((1, 3)),
+        [-1],
+        [1],
+        lo=[-1, -0.7, -1],
+        hi=[0.3, 1, 1],
+        r=[2, 1, 1],
+    )
+    assert (status, steps) == (Status.SOLVED, 2)
+    assert u.tolist() == [0.3, -0.7, 0.1]
+    assert multiplier == pytest.approx([0, 0, 2.3, 0, 5.4, 0, 0])
+
+
+def test_a_two_sided_row_resists_leaving_too() -> None:
+    status, _, u, multiplier = answer([-1.0], [[1.0]], [0.0], [1.0], two_sided=[True])
+    assert status == Status.SOLVED
+    assert u == pytest.approx([-0.5])
+    assert multiplier[0] == pytest.approx(-0.5)
+    assert answer([-1.0], [[1.0]], [0.0], [1.0])[2].tolist() == [-1.0]
+
+
+def test_an_equality_shares_the_correction() -> None:
+    status, _, u, multiplier = answer([0, 0], [[1, 1]], [-1.0], [0.0], two_sided=[True])
+    assert status == Status.SOLVED
+    assert u == pytest.approx([0.5, 0.5])
+    assert multiplier[0] == pytest.approx(-0.5)
+
+
+def test_equality_with_bounds_in_the_way() -> None:
+    # u1 + u2 = 1 with u1 <= 0.2: all the rest comes from u2.
+    status, _, u, _ = answer([0, 0], [[1, 1]], [-1.0], [0.0], [True], [-1, -1], [0.2, 1])
+    assert status == Status.SOLVED
+    assert u == pytest.approx([0.2, 0.8])
+
+
+def test_equalities_that_repeat_are_one() -> None:
+    status, _, u, _ = answer([0, 0], [[1, 1], [2, 2]], [-1, -2], [0, 0], two_sided=[True, True])
+    assert status == Status.SOLVED
+    assert u == pytest.approx([0.5, 0.5])
+
+
+def test_equalities_that_contradict() -> None:
+    status, *_ = answer([0, 0], [[1, 1], [2, 2]], [-1, -2.1], [0, 0], two_sided=[True, True])
+    assert status == Status.INFEASIBLE
+
+
+def test_hard_rows_that_contradict() -> None:
+    status, _, u, multiplier = answer([0.3], [[1.0], [-1.0]], [0.0, 0.5], [0, 0], lo=[-1], hi=[1])
+    assert status == Status.INFEASIBLE
+    assert -1 <= u[0] <= 1
+    assert not multiplier.any()
+
+
+def test_a_hard_row_out_of_reach_of_the_bounds() -> None:
+    status, _, u, _ = answer([0.0], [[1.0]], [2.0], [0.0], lo=[-1], hi=[1])
+    assert status == Status.INFEASIBLE
+    assert u.tolist() == [-1.0]
+
+
+def test_acute_wedge() -> None:
+    # Pushing off the first wall alone ends beyond the second one: both must be active.
+    J = [[0.0, 1.0], [-0.5, -1.0]]
+    status, _, u, multiplier = answer([-1.0, 1.0], J, [0.0, 0.0], [0.0, 0.0])
+    assert status == Status.SOLVED
+    assert u == pytest.approx([0.0, 0.0], abs=1e-12)
+    assert (multiplier[:2] > 0).all()
+
+
+def test_a_row_leaves_again_when_another_takes_over() -> None:
+    # The farther wall u1 <= 0 makes the nearer u1 <= 0.5 redundant.
+    status, _, u, multiplier = answer([1.0, 0.0], [[1.0, 0.0], [4.0, 0.1]], [-0.5, 0.0], [0, 0])
+    assert status == Status.SOLVED
+    assert multiplier[0] == 0.0
+    assert multiplier[1] == pytest.approx(4 / 16.01)
+    assert u == pytest.approx([1 - 16 / 16.01, -0.4 / 16.01], abs=1e-12)
+
+
+def test_vanishing_jacobian_costs_a_soft_row_nothing_but_its_penalty() -> None:
+    status, _, u, multiplier = answer([0.4], [[0.0]], [2.0], [4.0])
+    assert status == Status.SOLVED
+    assert u.tolist() == [0.4]
+    assert multiplier[0] == pytest.approx(0.5)
+
+
+def test_vanishing_jacobian_of_a_hard_row_is_infeasible() -> None:
+    assert answer([0.4], [[0.0]], [2.0], [0.0])[0] == Status.INFEASIBLE
+    assert answer([0.4], [[0.0]], [-2.0], [0.0])[0] == Status.SOLVED
+
+
+@pytest.mark.parametrize("tiny", [1e-3, 1e-6, 1e-9, 1e-12])
+def test_small_jacobian_never_leaves_the_bounds(tiny: float) -> None:
+    status, _, u, multiplier = answer([0.4], [[tiny]], [0.1], [0.01], lo=[-1], hi=[1])
+    assert status == Status.SOLVED
+    # R(u - u_nom) + J'(Ju + c)/a^2 = 0, then the bound.
+    free = (0.4 - tiny * 0.1 / 0.01) / (1 + tiny**2 / 0.01)
+    assert u == pytest.approx([max(free, -1.0)], abs=1e-13)
+    assert np.isfinite(multiplier).all()
+
+
+def test_the_cap_is_told_and_the_bounds_still_hold() -> None:
+    m, n = 3, 2
+    work, u = Workspace(m, n), np.empty(n)
+    J = np.array([[1.0, 0.2], [0.1, 1.0], [-1.0, -1.0]])
+    status, steps = active_set.solve_dual(
+        *(np.array([2.0, 2.0]), np.ones(n), J, np.array([0.0, 0.0, 0.5]), np.ones(m) * 0.1),
+        *(np.zeros(m, bool), -np.ones(n), np.ones(n), u, work.multiplier),
+        *(work.normals, work.factor, work.vectors, work.index, 1),
+    )
+    assert (status, steps) == (Status.STOPPED, 1)
+    assert (np.abs(u) <= 1).all()
+    assert not work.multiplier.any()
+
+
+def test_the_cap_grows_with_the_problem() -> None:
+    assert Workspace(19, 7).cap == 20 + 4 * (19 + 14)
+    assert Workspace(19, 7).multiplier.shape == (33,)
+
+
+def test_an_answer_that_does_not_hold_is_none() -> None:
+    """The check after the solve looks at the rows, not at the path."""
+    J, c, u = np.array([[1.0]]), np.array([-0.5]), np.array([0.5])
+    vectors = np.ones((6, 4))
+    for two_sided, value, holds in (
+        (False, 0.5, True),
+        (False, 0.4, True),
+        (True, 0.4, False),
+        (False, 0.5 + 2e-9, False),
+        (False, 0.5 + 5e-10, True),
+        (True, 0.5 - 2e-9, False),
+    ):
+        u[0] = value
+        found = active_set._holds(J, c, np.zeros(1), np.array([two_sided]), u, np.zeros(3), vectors)
+        assert found is holds or bool(found) == holds
+
+
+def test_the_check_drops_multipliers_below_zero_by_rounding() -> None:
+    multiplier = np.array([-1e-18, -1e-3, 0.0])
+    J, c = np.array([[1.0], [1.0]]), np.array([-1.0, -1.0])
+    soft, vectors = np.zeros(2), np.ones((6, 5))
+    assert active_set._holds(
+        J, c, soft, np.array([False, True]), np.array([1.0]), multiplier, vectors
+    )
+    assert multiplier[0] == 0.0
+    assert multiplier[1] == -1e-3
+
+
+def random_problem(rng: np.random.Generator, n: int, m: int):
+    J = rng.standard_normal((m, n))
+    c = -rng.random(m) * rng.choice([0.01, 1.0, 3.0])
+    soft = rng.choice([0.0, 1.0]) * rng.uniform(1e-3, 1, m) ** 2
+    two_sided = np.zeros(m, bool)
+    kind = rng.integers(4)
+    if kind == 1:
+        two_sided[: min(2, m)] = True
+        soft[0] = 0.0
+    if kind == 2:
+        two_sided[:] = True
+        soft = rng.uniform(0.1, 1, m)
+    r = rng.uniform(0.5, 2, n)
+    return rng.standard_normal(n) * 2, J, c, soft, two_sided, -np.ones(n), np.ones(n), r
+
+
+@pytest.mark.parametrize(("n", "m"), [(1, 1), (2, 5), (7, 19), (14, 30)])
+def test_random_answers_are_optimal(n: int, m: int, many: Callable[[int], int]) -> None:
+    rng = np.random.default_rng(n * 100 + m)
+    solved = 0
+    for _ in range(many(800)):
+        u_nom, J, c, soft, two_sided, lo, hi, r = random_problem(rng, n, m)
+        status, _, u, multiplier = answer(u_nom, J, c, soft, two_sided, lo, hi, r)
+        assert status in (Status.SOLVED, Status.INFEASIBLE)
+        if status == Status.INFEASIBLE:
+            continue
+        solved += 1
+        rows, low, high = multiplier[:m], multiplier[m : m + n], multiplier[m + n :]
+        slack = J @ u + c - soft * rows
+        assert np.abs(r * (u - u_nom) + J.T @ rows - low + high).max() < 1e-10 * (
+            1 + np.abs(rows).max()
+        )
+        assert slack[~two_sided].max(initial=0.0) < 1e-9
+        assert np.abs(slack[two_sided]).max(initial=0.0) < 1e-9
+        assert (rows[~two_sided] >= 0).all()
+        assert np.abs(rows * slack)[~two_sided].max(initial=0.0) < 1e-8
+        assert (u >= lo).all() and (u <= hi).all()
+        assert (low[u > lo] == 0).all() and (high[u < hi] == 0).all()
+    assert solved > 0
+
+
+@pytest.mark.parametrize(("n", "m"), [(2, 5), (7, 19), (14, 30)])
+def test_agrees_with_daqp_also_on_what_is_infeasible(
+    n: int, m: int, many: Callable[[int], int]
+) -> None:
+    rng = np.random.default_rng(5)
+    seen = set()
+    for _ in range(many(600)):
+        u_nom, J, c, soft, two_sided, lo, hi, r = random_problem(rng, n, m)
+        status, _, u, _ = answer(u_nom, J, c, soft, two_sided, lo, hi, r)
+        loose = soft > 0
+        big = np.full(m, 1e30)
+        reference, _, flag, _ = daqp.solve(
+            np.diag(np.r_[r, np.where(loose, 1 / np.where(loose, soft, 1.0), 1.0)]),
+            np.r_[-r * u_nom, np.zeros(m)],
+            np.hstack([J, -np.diag(loose * 1.0)]),
+            np.r_[hi, big, -c],
+            np.r_[lo, -big, np.where(two_sided, -c, -big)],
+            np.r_[np.zeros(n + m), np.where(two_sided, 5, 0)].astype(np.int32),
+        )
+        seen.add(flag)
+        assert (status == Status.SOLVED) == (flag == 1)
+        if flag == 1:
+            assert np.abs(u - reference[:n]).max() < 1e-8
+    assert 1 in seen
+
+
+def test_never_worse_than_proxqp(many: Callable[[int], int]) -> None:
+    """ProxQP at times calls an answer solved that is none: only a better one would count."""
+    rng = np.random.default_rng(11)
+    n, m, equal = 5, 9, 0
+    for _ in range(many(200)):
+        u_nom, J = rng.standard_normal(n) * 2, rng.standard_normal((m, n))
+        c, hi = -rng.random(m), np.ones(n)
+        status, _, u, _ = answer(u_nom, J, c, np.zeros(m), None, -hi, hi)
+        problem = proxsuite.proxqp.dense.QP(n, 0, m, True)
+        problem.settings.eps_abs = 1e-9
+        problem.settings.check_duality_gap = True
+        problem.settings.eps_duality_gap_abs = 1e-9
+        problem.settings.eps_duality_gap_rel = 0.0
+        problem.init(np.eye(n), -u_nom, None, None, J, np.full(m, -1e20), -c, -hi, hi)
+        problem.solve()
+        other = problem.results.x
+        assert status == Status.SOLVED
+        assert (J @ u + c).max() < 1e-10
+        if (J @ other + c).max() < 1e-7:
+            assert np.linalg.norm(u - u_nom) < np.linalg.norm(other - u_nom) + 1e-6
+        equal += np.abs(u - other).max() < 1e-5
+    assert equal >= 0.8 * many(200)
+
+
+def test_nearly_parallel_hard_rows_stay_exact() -> None:
+    for angle in (1e-2, 1e-4, 1e-5):
+        J = [[1.0, 0.0], [np.cos(angle), np.sin(angle)]]
+        status, _, u, _ = answer([1.0, 1.0], J, [0.0, 0.0], [0.0, 0.0])
+        assert status == Status.SOLVED
+        assert u[0] <= 1e-12
+        assert np.array(J)[1] @ u <= 1e-12
+
+
+def test_more_hard_rows_than_inputs_meet_in_one_point() -> None:
+    angles = np.linspace(0.1, 1.4, 9)
+    J = np.c_[np.cos(angles), np.sin(angles)]
+    status, _, u, multiplier = answer([1.0, 1.0], J, -J @ [0.2, 0.3], np.zeros(9))
+    assert status == Status.SOLVED
+    assert u == pytest.approx([0.2, 0.3], abs=1e-9)
+    assert np.count_nonzero(multiplier) <= 2
