@@ -66,6 +66,8 @@ class Disguise:
     """Offset in seconds, a fixed time, or "none"."""
     server_stamp: "float | datetime | str | None" = None
     frozen: bool = False
+    shows: str | None = None
+    """Another measurement whose value this one shows (swapped wires)."""
 
 
 class PlantNodes:
@@ -79,6 +81,8 @@ class PlantNodes:
         self.index = 0
         self.disguises: dict[str, Disguise] = {}
         self.beats = 0
+        self.silent = False
+        """Reads work, but subscriptions get nothing."""
         self._ids: dict[str, ua.NodeId] = {}
         self._cells: dict[str, Any] = {}
         self._kinds: dict[str, ua.VariantType] = {}
@@ -130,7 +134,8 @@ class PlantNodes:
             age = float(image.age_s[i])
             stamp = now - timedelta(seconds=age / scale) if 0.0 < age < 1e9 else now
             status = _STATUS[Quality(int(image.quality[i]))]
-            changed.append(self._put(name, float(image.values[i]), status, stamp))
+            value = float(image.values[self._column(i, name)])
+            changed.append(self._put(name, value, status, stamp))
         good = _STATUS[Quality.GOOD]
         for i, name in enumerate(runner.plant.outputs.names):
             changed.append(self._put(name, float(shown[i]), good, now))
@@ -146,21 +151,23 @@ class PlantNodes:
         ):
             changed.append(self._put(name, value, good, now))
         for cell in changed:
-            if cell is not None:
-                await self._tell(cell)
+            await self._tell(cell)
 
     async def beat(self) -> None:
         """Change the plant's heartbeat only: alive, but nothing new."""
         self.beats = (self.beats + 1) & 0xFFFFFFFF
-        cell = self._put("plant_heartbeat", self.beats, _STATUS[Quality.GOOD], datetime.now(UTC))
-        if cell is not None:
-            await self._tell(cell)
+        await self.put("plant_heartbeat", self.beats)
 
     async def put(self, name: str, value: Any) -> None:  # noqa: ANN401
         """Show `value` on one node, through its disguise."""
-        cell = self._put(name, value, _STATUS[Quality.GOOD], datetime.now(UTC))
-        if cell is not None:
-            await self._tell(cell)
+        await self._tell(self._put(name, value, _STATUS[Quality.GOOD], datetime.now(UTC)))
+
+    def _column(self, i: int, name: str) -> int:
+        """Column of the image that measurement `name` (column i) shows."""
+        disguise = self.disguises.get(name)
+        if disguise is None or disguise.shows is None:
+            return i
+        return self._runner.plant.observations.index(disguise.shows)
 
     def _put(
         self,
@@ -195,9 +202,10 @@ class PlantNodes:
         )
         return cell
 
-    @staticmethod
-    async def _tell(cell: Any) -> None:  # noqa: ANN401
-        """Notify the subscriptions of a node."""
+    async def _tell(self, cell: Any) -> None:  # noqa: ANN401
+        """Notify the subscriptions of a node, if it has changed."""
+        if cell is None or self.silent:
+            return
         for handle, callback in list(cell.datachange_callbacks.items()):
             await callback(handle, cell.value)
 

@@ -11,6 +11,7 @@ plant is recognised again:
     trusted_servers/*.der              servers a client may believe
 """
 
+import fcntl
 import os
 import secrets
 import socket
@@ -29,7 +30,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from steadyhand.controllers.errors import ConfigError
 
-VALID_DAYS = 30
+VALID_DAYS = 30.0
 USER_NAME = "controller"
 
 
@@ -97,8 +98,10 @@ def server_uri(plant: str) -> str:
     return f"urn:steadyhand:plant-server:{plant}"
 
 
-def make_pki(directory: Path, plant: str, host: str = "127.0.0.1") -> Pki:
+def make_pki(directory: Path, plant: str, host: str = "127.0.0.1", days: float = VALID_DAYS) -> Pki:
     """Make what is missing in `directory` and trust each side's certificate on the other.
+
+    Several processes may do so at once: one makes, the others find it made.
 
     Raises:
         ConfigError: the directory cannot be made or is open to others.
@@ -106,23 +109,35 @@ def make_pki(directory: Path, plant: str, host: str = "127.0.0.1") -> Pki:
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     if directory.stat().st_mode & 0o077:
         raise ConfigError(f"{directory} holds private keys: chmod 700 it")
+    with (directory / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        return _make_missing(directory, plant, host, days)
+
+
+def _make_missing(directory: Path, plant: str, host: str, days: float) -> Pki:
     pki = Pki(directory, server_uri(plant), f"urn:steadyhand:client:{plant}")
     pki.trusted_clients.mkdir(exist_ok=True)
     pki.trusted_servers.mkdir(exist_ok=True)
     hosts = sorted({"localhost", "127.0.0.1", socket.gethostname(), host})
     server, client = ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH
-    made = make_certificate(pki.server_cert, pki.server_key, pki.server_uri, hosts, server)
+    made = make_certificate(pki.server_cert, pki.server_key, pki.server_uri, hosts, server, days)
     (pki.trusted_servers / f"{plant}.der").write_bytes(made)
-    made = make_certificate(pki.client_cert, pki.client_key, pki.client_uri, hosts, client)
+    made = make_certificate(pki.client_cert, pki.client_key, pki.client_uri, hosts, client, days)
     (pki.trusted_clients / "client.der").write_bytes(made)
-    make_certificate(pki.user_cert, pki.user_key, f"urn:steadyhand:user:{USER_NAME}", [], client)
+    user_uri = f"urn:steadyhand:user:{USER_NAME}"
+    make_certificate(pki.user_cert, pki.user_key, user_uri, [], client, days)
     if not pki.password_file.exists():
         write_private(pki.password_file, secrets.token_urlsafe(24).encode())
     return pki
 
 
 def make_certificate(
-    cert: Path, key: Path, uri: str, hosts: list[str], use: x509.ObjectIdentifier
+    cert: Path,
+    key: Path,
+    uri: str,
+    hosts: list[str],
+    use: x509.ObjectIdentifier,
+    days: float = VALID_DAYS,
 ) -> bytes:
     """Self-signed application certificate and its key, kept when both are there; returns DER.
 
@@ -132,6 +147,7 @@ def make_certificate(
         uri: application URI, first of the subject's alternative names.
         hosts: names and addresses the application answers under.
         use: extended key usage: client or server.
+        days: how long it is valid from now.
     """
     if cert.exists() and key.exists():
         return cert.read_bytes()
@@ -143,9 +159,7 @@ def make_certificate(
             names.append(x509.DNSName(host))
     private = generate_private_key()
     subject = {"organizationName": "steadyhand simulation"}
-    made = generate_self_signed_app_certificate(
-        private, uri[:64], subject, names, [use], days=VALID_DAYS
-    )
+    made = generate_self_signed_app_certificate(private, uri[:64], subject, names, [use], days=days)
     der: bytes = made.public_bytes(Encoding.DER)
     write_private(key, dump_private_key_as_pem(private))
     cert.write_bytes(der)

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from math import exp, inf, isnan, nan
+from math import cos, exp, inf, isnan, log1p, nan, pi, sqrt
 from types import MappingProxyType
 from typing import Any
 
@@ -43,14 +43,18 @@ PARAMETERS: dict[FaultKind, dict[str, float]] = {
     FaultKind.OFF: {},
     FaultKind.STUCK: {},
     FaultKind.GARBAGE: {"value": nan},
-    FaultKind.WRONG: {"scale": 1.0, "bias": 0.0},
+    FaultKind.WRONG: {"scale": 1.0, "bias": 0.0, "drift_per_s": 0.0, "noise": 0.0},
     FaultKind.SLOW: {"tau_s": 3600.0},
     FaultKind.DELAYED: {"delay_s": 1800.0, "honest": 1.0},
     FaultKind.INTERMITTENT: {"probability": 0.5},
     FaultKind.IGNORED: {},
     FaultKind.CLAMPED: {"low": -inf, "high": inf},
 }
-"""Parameters of each kind with their defaults. `honest` = 0: a delayed sample looks new."""
+"""Parameters of each kind with their defaults.
+
+`drift_per_s` grows from the start of the window, `noise` is a standard deviation, both in the
+signal's unit; `honest` = 0: a delayed sample looks new.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,7 +314,10 @@ class _Injection:
             case FaultKind.GARBAGE:
                 values[i] = p["value"]
             case FaultKind.WRONG:
-                values[i] = p["scale"] * value + p["bias"]
+                drift = p["drift_per_s"] * (time_s - fault.start_s)
+                values[i] = p["scale"] * value + p["bias"] + drift
+                if p["noise"] != 0.0:
+                    values[i] += p["noise"] * normal(self.seed, self.stream, time_s)
             case FaultKind.SLOW:
                 values[i] = self._lag(time_s, value, p["tau_s"])
             case FaultKind.DELAYED:
@@ -336,6 +343,12 @@ class _Injection:
             history.append((time_s, value))
         while len(history) > 1 and history[1][0] <= due:
             history.popleft()
+
+
+def normal(seed: int, stream: int, time_s: float) -> float:
+    """A standard normal number that depends on its arguments only (Box and Muller, 1958)."""
+    radius = sqrt(-2.0 * log1p(-uniform(seed, 2 * stream, time_s)))
+    return radius * cos(2.0 * pi * uniform(seed ^ _MASK, 2 * stream + 1, time_s))
 
 
 _MASK = (1 << 64) - 1

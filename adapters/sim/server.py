@@ -24,13 +24,13 @@ from asyncua.common.callback import CallbackType
 from asyncua.common.utils import ServiceError
 
 from steadyhand.adapters.sim.address_space import HANDSHAKE, PlantNodes, namespace_uri
-from steadyhand.adapters.sim.certificates import make_pki
-from steadyhand.adapters.sim.faults import faults_from_json
+from steadyhand.adapters.sim.certificates import VALID_DAYS, make_pki
+from steadyhand.adapters.sim.faults import faults_from_json, uniform
 from steadyhand.adapters.sim.guard import GuardedServer
 from steadyhand.adapters.sim.observer import WriteLog
 from steadyhand.adapters.sim.plant_runner import PlantRunner
 from steadyhand.adapters.sim.plants import PLANTS, RunSpec, make_runner
-from steadyhand.adapters.sim.side_channel import SideChannelServer
+from steadyhand.adapters.sim.side_channel import Latency, SideChannelServer
 from steadyhand.controllers.errors import ConfigError, SteadyhandError
 from steadyhand.controllers.frames import Source
 
@@ -41,6 +41,7 @@ MOST_BEHIND = 100
 """Sub-steps the clock may lag before it lets time slip instead of catching up."""
 HEALTHY, DISTURBED = 255, 120
 """ServiceLevel: 200 to 255 is healthy, below is degraded (OPC 10000-4)."""
+_GOOD = ua.StatusCode(ua.StatusCodes.Good)
 INSECURE = "--insecure-no-encryption-and-anonymous-users"
 
 
@@ -70,9 +71,11 @@ class PlantServer:
         self.state_file = state_file
         self.stopping = asyncio.Event()
         self.paused = False
-        self.read_latency_s = 0.0
-        self.write_latency_s = 0.0
+        self.latency = Latency()
         self.most_nodes = 0
+        self.busy = 0.0
+        self.strict = False
+        self.requests = 0
         self.slipped = 0
         self._name = name
 
@@ -167,20 +170,26 @@ class PlantServer:
             await asyncio.sleep(min(max(next_s - loop.time(), 0.0), ALIVE_S))
 
     async def _before_read(self, event: Any, _service: Any) -> None:  # noqa: ANN401
-        if not event.is_external:
-            return
-        if 0 < self.most_nodes < len(event.request_params.NodesToRead):
-            raise ServiceError(ua.StatusCodes.BadTooManyOperations)
-        if self.read_latency_s > 0.0:
-            await asyncio.sleep(self.read_latency_s)
+        if event.is_external:
+            self._refuse_some(len(event.request_params.NodesToRead))
+            await asyncio.sleep(self.latency.read_s)
 
     async def _before_write(self, event: Any, _service: Any) -> None:  # noqa: ANN401
         if not event.is_external:
             return
-        if 0 < self.most_nodes < len(event.request_params.NodesToWrite):
+        items = event.request_params.NodesToWrite
+        self._refuse_some(len(items))
+        if self.strict and any(_more_than_a_value(item.Value) for item in items):
+            raise ServiceError(ua.StatusCodes.BadWriteNotSupported)
+        await asyncio.sleep(self.latency.write_s)
+
+    def _refuse_some(self, operations: int) -> None:
+        """The limits and moods of a real server."""
+        if 0 < self.most_nodes < operations:
             raise ServiceError(ua.StatusCodes.BadTooManyOperations)
-        if self.write_latency_s > 0.0:
-            await asyncio.sleep(self.write_latency_s)
+        self.requests += 1
+        if self.busy > 0.0 and uniform(self.requests, 0, 0.0) < self.busy:
+            raise ServiceError(ua.StatusCodes.BadServerTooBusy)
 
     async def _after_write(self, event: Any, _service: Any) -> None:  # noqa: ANN401
         """A client wrote: log it, hand it to the plant, and in lock-step let a period pass."""
@@ -218,6 +227,12 @@ class PlantServer:
                 runner.log.line(runner.time_s, name, value, user=user)
         if isinstance(beat, int) and runner.beat(beat) and self.time_scale <= 0.0:
             await self.step()
+        await asyncio.sleep(self.latency.reply_s)
+
+
+def _more_than_a_value(value: ua.DataValue) -> bool:
+    """Does a written DataValue carry a stamp or a status?"""
+    return value.SourceTimestamp is not None or not (value.StatusCode or _GOOD).is_good()
 
 
 def _source(number: Any) -> Source:  # noqa: ANN401
@@ -237,6 +252,7 @@ def parser() -> argparse.ArgumentParser:
     add = made.add_argument
     add("--plant", default="thermal_storage", choices=sorted(PLANTS), help="what to simulate")
     add("--directory", type=Path, required=True, help="private directory for certificates")
+    add("--certificate-days", type=float, default=VALID_DAYS, help="validity of new ones")
     add("--host", default="127.0.0.1", help="address to listen on")
     add("--port", type=int, default=0, help="port; 0 picks a free one")
     add("--seed", type=int, default=0, help="scenario and random faults")
@@ -272,7 +288,8 @@ async def serve(options: argparse.Namespace) -> None:
             f"--namespace-order {options.namespace_order}: 0 to --dummy-namespaces "
             f"({options.dummy_namespaces})"
         )
-    pki = make_pki(options.directory, options.plant, options.host)
+    days = options.certificate_days
+    pki = make_pki(options.directory, options.plant, options.host, days)
     faults = faults_from_json(options.faults.read_text("utf-8")) if options.faults else ()
     runner = make_runner(
         RunSpec(

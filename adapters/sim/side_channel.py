@@ -8,6 +8,7 @@ import asyncio
 import json
 import socket
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -22,12 +23,23 @@ from steadyhand.controllers.errors import ConfigError, LinkError, SteadyhandErro
 if TYPE_CHECKING:
     from steadyhand.adapters.sim.server import PlantServer
 
-MAX_LINE = 1 << 16
+MAX_LINE = 1 << 20
 MAX_PATH = 100
 """The kernel's limit for a Unix socket is 107 bytes."""
 
 Answer = dict[str, Any]
 Operation = Callable[[Answer], Awaitable[Answer | None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Latency:
+    """Seconds a client waits longer than it has to."""
+
+    read_s: float = 0.0
+    write_s: float = 0.0
+    """Before a write acts."""
+    reply_s: float = 0.0
+    """After a write has acted, before its reply."""
 
 
 class SideChannelServer:
@@ -143,6 +155,20 @@ class SideChannelServer:
             self._disguise({"signal": name}).frozen = bool(request.get("on", True))
         await self._plant.refresh()
 
+    async def _do_swap(self, request: Answer) -> None:
+        """Let the measurements `signal` and `other` show each other's value."""
+        observations = self._plant.runner.plant.observations
+        names = (request["signal"], request["other"])
+        for name in names:
+            observations.index(name)
+        for name, other in (names, names[::-1]):
+            self._disguise({"signal": name}).shows = other
+        await self._plant.refresh()
+
+    async def _do_silence(self, request: Answer) -> None:
+        """Subscriptions get nothing while `on`; reads go on."""
+        self._plant.nodes.silent = bool(request.get("on", True))
+
     async def _do_clear(self, request: Answer) -> None:
         """Take every disguise off `signal` (or all, if absent)."""
         nodes = self._plant.nodes
@@ -174,9 +200,18 @@ class SideChannelServer:
         await self._plant.refresh()
 
     async def _do_latency(self, request: Answer) -> None:
-        """Answer reads and writes later by `read_s` and `write_s`."""
-        self._plant.read_latency_s = max(float(request.get("read_s", 0.0)), 0.0)
-        self._plant.write_latency_s = max(float(request.get("write_s", 0.0)), 0.0)
+        """Delay reads by `read_s`, writes by `write_s` before and `reply_s` after they act."""
+        self._plant.latency = Latency(
+            *(max(float(request.get(key, 0.0)), 0.0) for key in ("read_s", "write_s", "reply_s"))
+        )
+
+    async def _do_busy(self, request: Answer) -> None:
+        """Refuse a share of all requests, `probability`, with BadServerTooBusy."""
+        self._plant.busy = min(max(float(request["probability"]), 0.0), 1.0)
+
+    async def _do_strict(self, request: Answer) -> None:
+        """Refuse writes that carry stamps or a status, as some servers do, while `on`."""
+        self._plant.strict = bool(request.get("on", True))
 
     async def _do_limit(self, request: Answer) -> None:
         """Refuse requests with more than `nodes` operations; 0 lifts the limit."""

@@ -1,13 +1,9 @@
 """Plants to test with: a toy whose numbers can be worked by hand, and real server processes."""
 
-import json
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 from math import pi
 from pathlib import Path
 from typing import Any
@@ -19,7 +15,7 @@ from asyncua.crypto.security_policies import SecurityPolicyBasic256Sha256
 
 from steadyhand.adapters.sim.certificates import USER_NAME, Pki, make_pki
 from steadyhand.adapters.sim.plant_runner import PlantRunner
-from steadyhand.adapters.sim.side_channel import SideChannel
+from steadyhand.adapters.sim.process import PlantProcess
 from steadyhand.controllers.signals import Signal, SignalSet
 
 
@@ -75,28 +71,8 @@ def tank_runner() -> Callable[..., PlantRunner]:
     return make
 
 
-@dataclass
-class Process:
-    """One server process."""
-
-    ready: dict[str, Any]
-    child: subprocess.Popen
-    pki: Pki
-    sides: list[SideChannel] = field(default_factory=list)
-
-    @property
-    def side(self) -> SideChannel:
-        if not self.sides:
-            self.sides.append(SideChannel(Path(self.ready["side_channel"])))
-        return self.sides[0]
-
-    def kill(self) -> None:
-        for side in self.sides:
-            side.close()
-        self.child.kill()
-        self.child.wait(10)
-        for pipe in (self.child.stdout, self.child.stderr):
-            pipe.close()
+class Process(PlantProcess):
+    """A server process and clients for it."""
 
     @asynccontextmanager
     async def client(self, *, user: str = USER_NAME, password: str | None = None, **certs: Path):
@@ -163,21 +139,12 @@ def start_server(plant_pki: Pki) -> Iterator[Callable[..., Process]]:
     """Starts a server process; all are killed at the end of the module."""
     started: list[Process] = []
 
-    def start(*arguments: str, timeout_s: float = 60.0) -> Process:
-        number = len(started)
-        command = [
-            sys.executable, "-m", "steadyhand.adapters.sim.server",
-            "--directory", str(plant_pki.directory),
-            "--side-channel", str(plant_pki.directory / f"side{number}.sock"),
-            *arguments,
-        ]  # fmt: skip
-        child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        line = child.stdout.readline()  # blocks until ready or dead
-        if not line:
-            raise AssertionError(f"server did not start: {child.stderr.read()}")
-        process = Process(json.loads(line), child, plant_pki)
-        started.append(process)
-        return process
+    def start(*arguments: str) -> Process:
+        socket = plant_pki.directory / f"side{len(started)}.sock"
+        errors = plant_pki.directory / f"errors{len(started)}.txt"
+        options = ("--side-channel", str(socket), *arguments)
+        started.append(Process(plant_pki.directory, *options, errors=errors))
+        return started[-1]
 
     yield start
     for process in started:

@@ -269,6 +269,15 @@ def test_a_trusted_certificate_outside_its_dates_is_refused(plant_pki, monkeypat
     assert not trust.trusts(der)
 
 
+def test_certificates_can_be_short_lived(tmp_path):
+    tmp_path.chmod(0o700)
+    pki = make_pki(tmp_path, "thermal_storage", days=1.0 / 1440.0)
+    for path in (pki.server_cert, pki.client_cert, pki.user_cert):
+        certificate = x509.load_der_x509_certificate(path.read_bytes())
+        life = certificate.not_valid_after_utc - certificate.not_valid_before_utc
+        assert timedelta(seconds=59) <= life <= timedelta(seconds=61)
+
+
 def test_the_long_word_opens_the_door(start_server):
     server = start_server("--lockstep", INSECURE)
 

@@ -3,12 +3,15 @@
 import asyncio
 import json
 import time
+from datetime import UTC, datetime
 
 import pytest
 from asyncua import ua
 
+from steadyhand.adapters.sim.certificates import make_pki
 from steadyhand.adapters.sim.faults import FaultKind, SignalFault
 from steadyhand.adapters.sim.plants import RunSpec, make_runner
+from steadyhand.adapters.sim.process import PlantProcess
 from steadyhand.adapters.sim.server import parser
 from steadyhand.adapters.sim.side_channel import SideChannel
 from steadyhand.controllers.errors import LinkError
@@ -365,6 +368,55 @@ def test_limits_latency_and_server_state(lockstep):
     assert state == ua.ServerState.Suspended
 
 
+def test_busy_and_strict_servers_refuse(lockstep):
+    async def body(nodes):
+        lockstep.side.call("busy", probability=0.5)
+        codes = []
+        for _ in range(60):
+            try:
+                await nodes.value("sequence")
+                codes.append(0)
+            except ua.UaStatusCodeError as error:
+                codes.append(error.code)
+        lockstep.side.call("busy", probability=0.0)
+        lockstep.side.call("strict")
+        value = ua.Variant(3.0, ua.VariantType.Double)
+        stamped = ua.DataValue(value, SourceTimestamp=datetime.now(UTC))
+        with pytest.raises(ua.UaStatusCodeError) as refused:
+            await nodes.node("storage_discharge_kw").write_value(stamped)
+        await nodes.node("storage_discharge_kw").write_value(ua.DataValue(value))
+        lockstep.side.call("strict", on=False)
+        return codes, refused.value.code
+
+    codes, refused = on(lockstep, body)
+    assert set(codes) == {0, ua.StatusCodes.BadServerTooBusy}
+    assert 12 < codes.count(0) < 48  # Binomial(60, 0.5): sd 3.9
+    assert refused == ua.StatusCodes.BadWriteNotSupported
+
+
+def test_a_reply_can_come_after_the_client_gave_up(lockstep):
+    async def body(nodes):
+        lockstep.side.call("latency", reply_s=1.0)
+        with pytest.raises(asyncio.TimeoutError):
+            await asyncio.wait_for(nodes.drive(23.0), 0.3)
+        lockstep.side.call("latency")
+
+    on(lockstep, body)
+    assert lockstep.side.truth()["applied"]["storage_discharge_kw"] == 23.0  # it acted all the same
+
+
+def test_two_measurements_can_be_swapped(lockstep):
+    lockstep.side.call("swap", signal="cooling_load_kw", other="outdoor_temperature_degc")
+
+    async def body(nodes):
+        return await nodes.data("cooling_load_kw", "outdoor_temperature_degc")
+
+    load, outdoor = (cell.Value.Value for cell in on(lockstep, body))
+    truth = lockstep.side.truth()["measurements"]
+    assert load == truth["outdoor_temperature_degc"]
+    assert outdoor == truth["cooling_load_kw"]
+
+
 def test_sessions_can_be_dropped(lockstep):
     async def go():
         client = await lockstep.make_client()
@@ -418,11 +470,17 @@ def test_subscriptions_get_every_image(lockstep):
             if handler.seen and handler.seen[-1] == first + 5:
                 break
             await asyncio.sleep(0.05)
+        lockstep.side.call("silence")
+        await nodes.drive(0.0)
+        await asyncio.sleep(0.2)
+        lockstep.side.call("silence", on=False)
+        read = await nodes.value("sequence")
         await subscription.delete()
-        return first, handler.seen
+        return first, handler.seen, read
 
-    first, seen = on(lockstep, body)
+    first, seen, read = on(lockstep, body)
     assert seen == list(range(first, first + 6))
+    assert read == first + 6  # silenced: reads go on, the subscription hears nothing
 
 
 @pytest.mark.parametrize(
@@ -499,8 +557,7 @@ def test_killed_server_resumes_the_plant_with_namespaces_in_another_order(start_
     first.side.inject(fault)
     index, _ = on(first, lambda nodes: drive(nodes, (20.0, 40.0)))
     before = first.side.truth()
-    first.child.kill()
-    first.child.wait(10)
+    first.kill()
 
     second = start_server(*common, "--namespace-order", "2")
     assert second.ready["resumed"]
@@ -526,8 +583,18 @@ def test_killed_server_resumes_the_plant_with_namespaces_in_another_order(start_
 def test_state_of_another_plant_is_refused(start_server, tmp_path):
     state = tmp_path / "state.json"
     state.write_text(json.dumps({"plant": "teapot", "beats": 0}))
-    with pytest.raises(AssertionError, match="'teapot', not 'thermal_storage'"):
+    with pytest.raises(LinkError, match=r"did not start.*'teapot', not 'thermal_storage'"):
         start_server("--lockstep", "--state", str(state))
+
+
+def test_terminated_process_ends_in_order(tmp_path):
+    with PlantProcess(tmp_path / "plant", "--lockstep") as process:
+        made = make_pki(tmp_path / "plant", "thermal_storage")
+        assert process.pki == made  # what the process made is found again
+        assert process.side.truth()["tick"] == 0
+        assert process.stop() == 0
+    assert process.errors.read_text() == ""
+    assert not (tmp_path / "plant" / "side.sock").exists()
 
 
 def test_stop_ends_the_process_in_order(start_server, tmp_path):
@@ -535,7 +602,7 @@ def test_stop_ends_the_process_in_order(start_server, tmp_path):
     server = start_server("--lockstep", "--state", str(state))
     server.side.call("stop")
     assert server.child.wait(20) == 0
-    assert server.child.stderr.read() == ""
+    assert server.errors.read_text() == ""
     assert json.loads(state.read_text())["plant"] == "thermal_storage"
 
 

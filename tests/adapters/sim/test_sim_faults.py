@@ -68,6 +68,23 @@ def test_wrong_scales_and_shifts():
     assert run([fault], [2.0])[0][0] == -1.5
 
 
+def test_wrong_drifts_from_the_start_of_its_window():
+    fault = SignalFault("a", FaultKind.WRONG, 10.0, inf, {"drift_per_s": 0.1})
+    got = [row[0] for row in run([fault], [1.0] * 4)]
+    np.testing.assert_allclose(got, [1.0, 1.0, 2.0, 3.0])
+
+
+def test_wrong_adds_white_noise_of_the_given_size():
+    fault = SignalFault("a", FaultKind.WRONG, parameters={"noise": 2.0})
+    got = np.array([row[0] for row in run([fault], [5.0] * 4000, seed=1)]) - 5.0
+    # 4000 normals of sd 2: mean has sd 0.032, the sd itself 0.022; four of each
+    assert abs(got.mean()) < 0.13
+    assert abs(got.std() - 2.0) < 0.09
+    assert abs(np.corrcoef(got[:-1], got[1:])[0, 1]) < 0.064
+    assert 0.0 < np.mean(np.abs(got) > 4.0) < 0.065  # 4.55 % beyond two sd
+    assert run([fault], [5.0] * 10, seed=2) != run([fault], [5.0] * 10, seed=1)
+
+
 def test_slow_is_the_exact_first_order_lag():
     # Step 0 -> 1 after the first sample: y_k = 1 - exp(-k dt / tau), the input held until the next
     got = run([SignalFault("a", FaultKind.SLOW, parameters={"tau_s": 20.0})], [0, 1, 1, 1])
