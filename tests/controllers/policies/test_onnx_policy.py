@@ -1,6 +1,7 @@
 """The policy against a second implementation, and everything it must refuse or survive."""
 
 from collections.abc import Callable
+from dataclasses import FrozenInstanceError, fields
 from math import inf, nan
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from steadyhand.controllers.errors import ModelError
-from steadyhand.controllers.frames import Observation, ProposalStatus
+from steadyhand.controllers.frames import Observation, Proposal, ProposalStatus
 from steadyhand.controllers.policies.answer import AnswerCheck
 from steadyhand.controllers.policies.golden import Golden
 from steadyhand.controllers.policies.onnx import OnnxPolicy
@@ -68,6 +69,16 @@ def test_each_proposal_owns_its_action():
     assert not np.array_equal(second.action, kept)
     np.testing.assert_array_equal(first.action, kept)
     assert first.action.dtype == np.float64
+
+
+def test_proposal_has_every_field_its_constructor_would_give():
+    made = AnswerCheck(observation_signals(), output_signals()).proposal([1.0, 2.0, 3.0, 4.0], 0.5)
+    usual = Proposal(made.action, value=2.0, error=3.0, confidence_logit=4.0, latency_s=0.5)
+    assert {f.name: getattr(made, f.name) for f in fields(Proposal)} == {
+        f.name: getattr(usual, f.name) for f in fields(Proposal)
+    }
+    with pytest.raises(FrozenInstanceError):
+        made.value = 1.0
 
 
 def test_several_outputs_keep_their_order():
