@@ -21,16 +21,17 @@ from steadyhand.controllers.safety.atacom import AtacomDC
 from steadyhand.controllers.safety.chain import SafetyChain
 from steadyhand.controllers.safety.limits import Limits
 from steadyhand.controllers.signals import SignalSet
-from steadyhand.controllers.trust.gate import Gate, GateSettings, MonitorSettings, Use
-from steadyhand.controllers.trust.load import monitors_from_dict
+from steadyhand.controllers.trust.gate import Gate, GateSettings
+from steadyhand.controllers.trust.load import gate_from_dict
 from steadyhand.runtime import config as cfg
 from steadyhand.runtime.bundle.contract import PlantContract
 from steadyhand.runtime.bundle.installed import InstalledState
 from steadyhand.runtime.bundle.load import Bundle, load_bundle
 from steadyhand.runtime.bundle.signature import TrustStore
-from steadyhand.runtime.clock import Clock, LockstepClock, PacedClock, PlantClock
+from steadyhand.runtime.clock import Clock, Idle, LockstepClock, PacedClock, PlantClock
 from steadyhand.runtime.config import Loaded
 from steadyhand.runtime.modes import ModeMachine, ModeSettings
+from steadyhand.runtime.operator_protocol import Role
 from steadyhand.runtime.quantity import magnitude
 from steadyhand.runtime.record import RecordLayout
 
@@ -81,7 +82,7 @@ def site_parameters(kind: PlantKind, given: Mapping[str, str]) -> Any:  # noqa: 
     return parameters_with(kind, changes)
 
 
-def tightened(outputs: SignalSet, limits: Mapping[str, Mapping[str, str]]) -> SignalSet:
+def tightened(outputs: SignalSet, limits: Mapping[str, Mapping[Any, str]]) -> SignalSet:
     """`outputs` with tighter limits from a configuration.
 
     Raises:
@@ -183,15 +184,15 @@ def opcua_tags(parts: PlantParts, link: cfg.OpcUaLink) -> Any:  # noqa: ANN401
     return read_tag_map(parts.plant.observations, parts.outputs, settings)
 
 
-def make_clock(config: cfg.Config, link: Link) -> Clock:
+def make_clock(config: cfg.Config, link: Link, idle: Idle | None = None) -> Clock:
     """When to tick."""
     scale = config.clock.time_scale
     if isinstance(link, SimLink):
         return LockstepClock(link, config.period)
     if config.clock.source == "plant":
         timeout_s = 2.0 * config.period / scale
-        return PlantClock(link, config.period, scale, timeout_s)
-    return PacedClock(config.period, scale)
+        return PlantClock(link, config.period, scale, timeout_s, idle)
+    return PacedClock(config.period, scale, idle)
 
 
 def make_safety(parts: PlantParts) -> SafetyChain:
@@ -215,29 +216,17 @@ def make_modes(config: cfg.Config, parts: PlantParts) -> ModeMachine:
 
 
 def make_gate(config: cfg.Config, parts: PlantParts, bundle: Bundle | None) -> Gate:
-    """The gate with the monitors that the bundle brings and the site's patience.
+    """The gate with the monitors that the bundle brings; without a bundle it trusts nothing.
 
     Raises:
         ModelError: trust data that is missing or makes no sense.
-        ConfigError: a monitor in the configuration that the bundle does not have.
+        ConfigError: impossible settings of the gate.
     """
-    given = config.trust
-    settings = GateSettings(
-        dwell_s=given.dwell,
-        minimum_stay_s=given.minimum_stay,
-        max_switches=given.max_switches,
-        switch_window_s=86_400.0,
-        monitors={
-            name: MonitorSettings(Use(row.use), row.n, row.m)
-            for name, row in given.monitors.items()
-        },
-    )
     if bundle is None:
-        return Gate(replace(settings, monitors={}))
-    monitors = monitors_from_dict(
-        bundle.trust, parts.plant.observations, config.period, given.minimum_confidence
+        return Gate(GateSettings(dwell_s=config.period, minimum_stay_s=config.period))
+    return gate_from_dict(
+        bundle.trust, parts.plant.observations, config.period, config.trust.minimum_confidence
     )
-    return Gate(settings, monitors)
 
 
 def open_bundle(loaded: Loaded, parts: PlantParts, file: Path | None = None) -> Bundle | None:
@@ -263,20 +252,22 @@ def open_bundle(loaded: Loaded, parts: PlantParts, file: Path | None = None) -> 
     )
 
 
-def make_layout(parts: PlantParts, monitors: tuple[str, ...]) -> RecordLayout:
+def make_layout(
+    parts: PlantParts, monitors: tuple[str, ...], stages: tuple[str, ...]
+) -> RecordLayout:
     """What a record of this plant looks like."""
     rows = parts.kind.constraints(parts.parameters).names
-    return RecordLayout(parts.plant.observations, parts.outputs, rows, monitors)
+    return RecordLayout(parts.plant.observations, parts.outputs, rows, monitors, stages)
 
 
-def people(section: cfg.Operator) -> dict[int, str]:
+def people(section: cfg.Operator) -> dict[int, Role]:
     """Role by user id.
 
     Raises:
         ConfigError: a user who does not exist.
     """
     roles = {}
-    for role, names in (("operate", section.operators), ("engineer", section.engineers)):
+    for role, names in ((Role.OPERATE, section.operators), (Role.ENGINEER, section.engineers)):
         for name in names:
             try:
                 roles[pwd.getpwnam(name).pw_uid] = role

@@ -78,7 +78,7 @@ def _plant(loaded: Loaded) -> Iterator[Problem]:
         yield _problem(loaded, ("fallback", "heuristic"), text, "CFG_HEURISTIC")
     for name, bounds in config.safety.limits.items():
         try:
-            tightened(plant.outputs, {name: dict(bounds)})
+            tightened(plant.outputs, {name: bounds})
         except ConfigError as error:
             yield _problem(loaded, ("safety", "limits", name), str(error), "CFG_BOUNDS")
     if isinstance(config.link, OpcUaLink):

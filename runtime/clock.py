@@ -18,6 +18,9 @@ SPIN_S = 150e-6
 SPIN_BELOW_PERIOD_S = 0.02
 """Slower loops do not need the precision, and should not burn a core for it."""
 
+SLICE_S = 0.1
+"""Longest sleep in one piece: people who give a command do not wait for a slow loop's tick."""
+
 
 @dataclass(frozen=True, slots=True)
 class Beat:
@@ -41,6 +44,25 @@ class Clock(Protocol):
         ...
 
 
+class Idle:
+    """What is done while waiting: operator's commands. They may ask for a tick at once."""
+
+    def __init__(self, work: Callable[[], None] = lambda: None) -> None:
+        """Set the work, called at least every `SLICE_S` of a long wait."""
+        self.work = work
+        self._hastened = False
+
+    def hasten(self) -> None:
+        """Tick at once: a person wants something. The grid of planned ticks does not move."""
+        self._hastened = True
+
+    def take(self) -> bool:
+        """Do the work; was a tick asked for?"""
+        self.work()
+        hastened, self._hastened = self._hastened, False
+        return hastened
+
+
 class PacedClock:
     """Absolute schedule: adds the period to the plan, skips what was missed, counts it.
 
@@ -52,6 +74,7 @@ class PacedClock:
         self,
         period_s: float,
         time_scale: float = 1.0,
+        idle: Idle | None = None,
         monotonic: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
@@ -60,11 +83,13 @@ class PacedClock:
         Args:
             period_s: plant seconds between ticks.
             time_scale: plant seconds per monotonic second.
+            idle: what is done during long waits.
             monotonic: the clock, injectable for tests.
             sleep: the sleeper, injectable for tests.
         """
         self._wall_period_s = period_s / time_scale
         self._time_scale = time_scale
+        self._idle = idle or Idle()
         self._monotonic = monotonic
         self._sleep = sleep
         self._spin_s = SPIN_S if self._wall_period_s < SPIN_BELOW_PERIOD_S else 0.0
@@ -81,16 +106,17 @@ class PacedClock:
         self._next += skipped
         planned_s = self._start_s + self._next * self._wall_period_s
         while (left_s := planned_s - now_s) > 0:
+            if left_s > SLICE_S and self._idle.take():
+                return self._beat(now_s, now_s, skipped, planned_s)
             if left_s > self._spin_s:
-                self._sleep(left_s - self._spin_s)
+                self._sleep(min(left_s - self._spin_s, SLICE_S))
             now_s = self._monotonic()
         self._next += 1
-        return Beat(
-            now_s=(now_s - self._start_s) * self._time_scale,
-            lateness_s=now_s - planned_s,
-            skipped=skipped,
-            deadline_s=planned_s + self._wall_period_s,
-        )
+        return self._beat(now_s, planned_s, skipped, planned_s + self._wall_period_s)
+
+    def _beat(self, now_s: float, planned_s: float, skipped: int, deadline_s: float) -> Beat:
+        plant_s = (now_s - self._start_s) * self._time_scale
+        return Beat(plant_s, now_s - planned_s, skipped, deadline_s)
 
 
 class PlantClock:
@@ -102,6 +128,7 @@ class PlantClock:
         period_s: float,
         time_scale: float,
         timeout_s: float,
+        idle: Idle | None = None,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         """Wait for images of `link`.
@@ -112,18 +139,23 @@ class PlantClock:
             time_scale: plant seconds per monotonic second, for the deadline.
             timeout_s: monotonic seconds after which a beat is given without a new image, so that
                 a silent plant is still judged.
+            idle: what is done during long waits.
             monotonic: the clock, injectable for tests.
         """
         self._link = link
         self._wall_period_s = max(period_s / time_scale, timeout_s)
         self._time_scale = time_scale
         self._timeout_s = timeout_s
+        self._idle = idle or Idle()
         self._monotonic = monotonic
         self._start_s = monotonic()
 
     def wait(self, after_sequence: int) -> Beat:
         """Block for an image newer than `after_sequence`, at most `timeout_s`."""
-        self._link.wait_fresh(after_sequence, self._timeout_s)
+        until_s = self._monotonic() + self._timeout_s
+        while (left_s := until_s - self._monotonic()) > 0.0:
+            if self._link.wait_fresh(after_sequence, min(left_s, SLICE_S)) or self._idle.take():
+                break
         now_s = self._monotonic()
         return Beat(
             now_s=(now_s - self._start_s) * self._time_scale,

@@ -229,32 +229,12 @@ class Fallback(Section):
     transfer: Seconds = Field(default=1800.0, description="plant time of a bumpless take-over")
 
 
-class MonitorRow(Section):
-    """One row of the gate's table: alarm when `n` of the last `m` ticks scored too high."""
-
-    use: Literal["active", "passive", "disabled"] = "active"
-    n: Count = 1
-    m: Count = 1
-
-    @model_validator(mode="after")
-    def _possible(self) -> "MonitorRow":
-        if self.n > self.m:
-            raise refuse("CFG_BOUNDS", f"n={self.n} of m={self.m} can never be met; n <= m")
-        return self
-
-
 class Trust(Section):
-    """Patience of the trust gate; times are plant time. The bundle can only make it stricter."""
+    """What this site asks of every bundle. A bundle can only be stricter."""
 
-    dwell: Seconds = Field(default=3600.0, description="quiet for this long before trust")
-    minimum_stay: Seconds = Field(default=3600.0, description="shortest stay in fallback")
-    max_switches: Annotated[int, Field(ge=2, le=1000)] = Field(
-        default=12, description="most changes of trust in a day before a person is asked"
-    )
     minimum_confidence: Annotated[float, Field(ge=0, lt=1)] = Field(
         default=0.0, description="the policy is not trusted below this, whatever its bundle says"
     )
-    monitors: dict[Literal["confidence", "novelty"], MonitorRow] = Field(default_factory=dict)
 
 
 class Modes(Section):

@@ -129,6 +129,7 @@ class Loop:
         self._sent = self._actuate(source, certified, beat)  # actuate
         parts.heuristic.track(observation, self._sent)
         done = stamp()
+        parts.gate.filtered(certified.report)
         self._filter_faults = certified.faults if source < Source.HANDS_OFF else ()
         self._image = observation.sequence
         timings = (

@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from steadyhand.runtime.clock import LockstepClock, PacedClock, PlantClock
+from steadyhand.runtime.clock import Idle, LockstepClock, PacedClock, PlantClock
 
 
 class FakeTime:
@@ -27,7 +27,7 @@ class FakeTime:
 
 def paced(period_s: float, time_scale: float = 1.0) -> tuple[PacedClock, FakeTime]:
     time = FakeTime()
-    return PacedClock(period_s, time_scale, time.monotonic, time.sleep), time
+    return PacedClock(period_s, time_scale, None, time.monotonic, time.sleep), time
 
 
 def test_first_tick_is_due_at_once_and_the_next_one_period_later() -> None:
@@ -82,7 +82,27 @@ def test_fast_loops_spin_the_last_stretch_and_slow_ones_do_not() -> None:
     slow, time = paced(1.0)
     slow.wait(-1)
     slow.wait(0)
-    assert time.slept[0] == pytest.approx(1.0, abs=1e-5)
+    assert max(time.slept) == pytest.approx(0.1, abs=1e-5)
+
+
+def test_a_command_during_a_long_wait_gets_a_tick_at_once_and_the_grid_stays() -> None:
+    time = FakeTime()
+    idle = Idle()
+    given_s = 1000.45
+
+    def work() -> None:
+        nonlocal given_s
+        if time.now_s > given_s:
+            given_s = math.inf
+            idle.hasten()
+
+    idle.work = work
+    clock = PacedClock(1.0, 1.0, idle, time.monotonic, time.sleep)
+    clock.wait(-1)
+    extra, planned = clock.wait(0), clock.wait(0)
+    assert 0.45 <= extra.now_s <= 0.56
+    assert extra.deadline_s == pytest.approx(1001.0, abs=1e-4)
+    assert planned.now_s == pytest.approx(1.0, abs=1e-4)
 
 
 class Images:
@@ -92,9 +112,12 @@ class Images:
         self.fresh = fresh
         self.asked: list[tuple[int, float]] = []
         self.skips = 0
+        self.time: FakeTime | None = None
 
     def wait_fresh(self, after_sequence: int, timeout_s: float) -> bool:
         self.asked.append((after_sequence, timeout_s))
+        if self.time is not None and not self.fresh:
+            self.time.now_s += timeout_s
         return self.fresh
 
     def skip(self) -> None:
@@ -104,9 +127,11 @@ class Images:
 @pytest.mark.parametrize("fresh", [True, False])
 def test_plant_clock_waits_for_the_next_image_and_gives_up_in_time(fresh: bool) -> None:
     images, time = Images(fresh), FakeTime()
-    clock = PlantClock(images, 900.0, 9000.0, 0.5, time.monotonic)  # type: ignore[arg-type]
+    images.time = time
+    clock = PlantClock(images, 900.0, 9000.0, 0.5, None, time.monotonic)  # type: ignore[arg-type]
     beat = clock.wait(41)
-    assert images.asked == [(41, 0.5)]
+    assert {sequence for sequence, _ in images.asked} == {41}
+    assert len(images.asked) == (1 if fresh else 5)
     assert beat.deadline_s - time.now_s == pytest.approx(0.5, abs=1e-5)
 
 

@@ -1,0 +1,111 @@
+"""The thermal storage as its safety filter knows it.
+
+    k_full  = (E - E_high)/band <= 0      k_full'  = -(u + l E)/(3600 band)
+    k_empty = (E_low - E)/band <= 0       k_empty' = +(u + l E)/(3600 band)
+
+with E in kWh, u in kW (+ discharges), l in 1/h, times in seconds. Loss and flow are known, so all
+of the drift is trusted. Everything in which the input itself appears belongs to the input set U:
+melt limit, building load, chiller headroom, power cap, and the exact one-period bound of the tank.
+
+Margins of the rows at T = 900 s: the curvature |k''| is at most l |E'| (the loss follows the
+energy); the command may act up to `DELAY_S` late, while the one before it goes on.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from steadyhand.controllers.frames import Observation, Quality
+from steadyhand.controllers.plants import scalars
+from steadyhand.controllers.plants.thermal_storage import ThermalStorage
+from steadyhand.controllers.plants.thermal_storage_limits import operating_bounds
+from steadyhand.controllers.plants.thermal_storage_parameters import ICE, ThermalStorageParameters
+from steadyhand.controllers.safety.constraint import ConstraintRow, ConstraintSet, Priority
+from steadyhand.controllers.signals import SignalSet, Vector
+
+HOUR_S = 3600.0
+DELAY_S = 150.0
+"""Sensor, computation and wire together, plant seconds: a sixth of the period."""
+ENERGY_ERROR = 0.002
+"""Largest error of the energy measurement, share of the band."""
+NEEDED = ("storage_energy_kwh", "cooling_load_kw", "outdoor_temperature_degc")
+
+
+class ThermalStorageSafety:
+    """Implements `protocols.SafetyModel`.
+
+    Args:
+        parameters: the filter's own idea of the plant; may differ from the plant that runs.
+    """
+
+    row_names: tuple[str, ...] = ("tank_full", "tank_empty")
+
+    def __init__(self, parameters: ThermalStorageParameters = ICE) -> None:
+        self.parameters = parameters
+        self._model = ThermalStorage(parameters, xp=scalars)
+        self.inputs: SignalSet = self._model.outputs
+        observations = self._model.observations
+        self._energy, self._load, self._outdoor = (observations.index(name) for name in NEEDED)
+        self._per_kw = 1.0 / (HOUR_S * parameters.band_kwh)
+        self.constraints = self._constraints()
+
+    def linearise(
+        self,
+        observation: Observation,
+        k: Vector,
+        J_G: NDArray[np.float64],
+        psi_trusted: Vector,
+        psi_untrusted: Vector,
+        low: Vector,
+        high: Vector,
+    ) -> None:
+        """Fill the rows (2,), their Jacobian (2, 1) and drifts, and the bounds (1,) of U.
+
+        A measurement that is not good makes everything NaN: the filter then takes the backup.
+        """
+        p = self.parameters
+        if not self._usable(observation):
+            for array in (k, J_G, psi_trusted, psi_untrusted, low, high):
+                array.fill(np.nan)
+            return
+        energy = float(observation.values[self._energy])
+        loss = p.loss_per_h * energy * self._per_kw
+        k[0] = (energy - p.energy_high_kwh) / p.band_kwh
+        k[1] = (p.energy_low_kwh - energy) / p.band_kwh
+        J_G[0, 0], J_G[1, 0] = -self._per_kw, self._per_kw
+        psi_trusted[0], psi_trusted[1] = -loss, loss
+        psi_untrusted.fill(0.0)
+        low[0], high[0] = operating_bounds(
+            self._model,
+            energy,
+            float(observation.values[self._load]),
+            float(observation.values[self._outdoor]),
+            self._model.period_s,
+        )
+
+    def backup(self, observation: Observation, out: Vector) -> None:
+        """Leave the tank alone: the chiller follows the load. Needs no measurement."""
+        del observation
+        out[0] = 0.0
+
+    def _usable(self, observation: Observation) -> bool:
+        columns = (self._energy, self._load, self._outdoor)
+        return all(observation.quality[i] == Quality.GOOD for i in columns)
+
+    def _constraints(self) -> ConstraintSet:
+        p = self.parameters
+        fastest = (max(p.discharge_max_kw, p.charge_max_kw) + p.loss_per_h * p.capacity_kwh) / HOUR_S
+        return ConstraintSet(
+            tuple(
+                ConstraintRow(
+                    name=name,
+                    unit="kWh",
+                    scale=p.band_kwh,
+                    priority=Priority.EQUIPMENT,
+                    curvature=p.loss_per_h / HOUR_S * fastest,
+                    measurement_error=ENERGY_ERROR * p.band_kwh,
+                    largest_rate=fastest,
+                    delay_s=DELAY_S,
+                )
+                for name in self.row_names
+            )
+        )

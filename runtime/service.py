@@ -1,0 +1,412 @@
+"""One running plant: start everything in order, tick, stop everything in order.
+
+start: pre-flight → journal (one writer) → policy → sockets → link → loop
+stop:  loop ends → plant handed back → journal closed → sockets freed
+"""
+
+import os
+import signal
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, suppress
+from dataclasses import replace
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import numpy as np
+
+from steadyhand.controllers.errors import BundleError, ConfigError, ModelError, SteadyhandError
+from steadyhand.controllers.frames import LinkState, Observation, Proposal, ProposalStatus
+from steadyhand.controllers.heuristics.transfer import Transfer
+from steadyhand.controllers.protocols import Policy
+from steadyhand.controllers.trust.freshness import Freshness, FreshnessSettings
+from steadyhand.runtime import assemble
+from steadyhand.runtime.bundle.load import Bundle
+from steadyhand.runtime.check import check
+from steadyhand.runtime.clock import Idle
+from steadyhand.runtime.config import Loaded
+from steadyhand.runtime.health import Health
+from steadyhand.runtime.journal import Journal
+from steadyhand.runtime.journal import Limits as JournalLimits
+from steadyhand.runtime.loop import STAGES, Loop, Parts, Tick
+from steadyhand.runtime.metrics import Identity, Metrics
+from steadyhand.runtime.metrics_server import MetricsServer
+from steadyhand.runtime.modes import Mode
+from steadyhand.runtime.operator import Command, OperatorServer
+from steadyhand.runtime.operator_people import OperatorSettings
+from steadyhand.runtime.recorder import Recorder
+from steadyhand.runtime.slot import PolicySlot
+from steadyhand.runtime.worker import PolicyProcess
+
+
+class NoPolicy:
+    """Proposes nothing: no bundle is configured."""
+
+    def __init__(self, n_u: int) -> None:
+        self._proposal = Proposal(
+            np.full(n_u, np.nan), ProposalStatus.ABSENT, text="no bundle is configured"
+        )
+
+    def propose(self, observation: Observation) -> Proposal:
+        """Nothing."""
+        del observation
+        return self._proposal
+
+
+def serve(file: Path, max_ticks: int | None = None) -> None:
+    """Run the plant of configuration `file` until SIGTERM, SIGINT or a `stop` command.
+
+    Raises:
+        ConfigError: the pre-flight found problems; the message names all of them.
+        JournalError: another process already runs this plant.
+    """
+    loaded, problems = check(file)
+    if problems or loaded is None:
+        raise ConfigError("\n".join(problem.text(str(file)) for problem in problems))
+    stop = threading.Event()
+
+    def ask_to_stop(number: int, frame: FrameType | None) -> None:
+        del number, frame
+        stop.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, ask_to_stop)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # a closed terminal is no reason to stop a plant
+    with Service(loaded) as service:
+        service.run(stop, max_ticks)
+
+
+class Service:
+    """Everything around one loop. Use as a context manager."""
+
+    def __init__(self, loaded: Loaded) -> None:
+        self.loaded = loaded
+        self.config = loaded.config
+        self._open = ExitStack()
+        self._stop: threading.Event | None = None
+        self._swap: threading.Thread | None = None
+        self._ready: tuple[Policy, Bundle] | SteadyhandError | None = None
+
+    def __enter__(self) -> "Service":
+        try:
+            self._start()
+        except BaseException:
+            self._open.close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._open.close()
+
+    def _start(self) -> None:
+        config, opened = self.config, self._open
+        parts = self.plant = assemble.make_plant(self.loaded)
+        self.health = Health.from_environment()
+        opened.callback(self.health.close)
+        self.health.status("verifying the bundle")
+        bundle = assemble.open_bundle(self.loaded, parts)
+        gate = assemble.make_gate(config, parts, bundle)
+        self.recorder = Recorder(
+            assemble.make_layout(parts, gate.names, STAGES), self.loaded.digest, _bundle_id(bundle)
+        )
+        self.journal = Journal(
+            self.loaded.path(config.journal.directory),
+            self.recorder,
+            JournalLimits(segment_bytes=int(config.journal.segment)),
+            self.loaded.digest,
+            _bundle_id(bundle),
+        ).start()
+        opened.callback(self.journal.close)
+        self.policy = PolicySlot(self._make_policy(bundle), bundle.label if bundle else "none")
+        opened.callback(self.policy.close)
+        self.modes = assemble.make_modes(config, parts)
+        wall_period_s = config.period / config.clock.time_scale
+        self.metrics = Metrics(
+            Identity(config.name, parts.kind.id, _bundle_id(bundle)),
+            config.period,
+            parts.kind.constraints(parts.parameters).names,
+            wall_period_s,
+            lambda: self.journal.status,
+        )
+        self._open_metrics()
+        self._open_operator()
+        self.link = assemble.make_link(self.loaded, parts)
+        idle = Idle(self._between)
+        self._hasten = idle.hasten
+        loop_parts = Parts(
+            link=self.link,
+            freshness=Freshness(parts.plant.observations, FreshnessSettings(max_repeats=1)),
+            policy=self.policy,
+            gate=gate,
+            modes=self.modes,
+            heuristic=parts.kind.heuristics[config.fallback.heuristic](parts.parameters),
+            transfer=Transfer(parts.outputs, config.fallback.transfer),
+            safety=assemble.make_safety(parts),
+            safe_action=parts.kind.safe_action(parts.parameters),
+            recorder=self.recorder,
+            metrics=self.metrics,
+            health=self.health,
+        )
+        clock = assemble.make_clock(config, self.link, idle)
+        self.loop = Loop(loop_parts, clock, self._after_tick)
+        self.link.open()
+        opened.callback(self.link.close)
+        self._told_ready = False
+
+    def run(self, stop: threading.Event, max_ticks: int | None = None) -> None:
+        """Tick until `stop`; then the plant has its own control back."""
+        self._stop = stop
+        self.recorder.event(
+            {"event": "Start", "code": "START", "pid": os.getpid(), "bundle": self.policy.label}
+        )
+        self.modes.request(Mode(self.config.modes.initial), "configuration", "modes.initial")
+        try:
+            self.loop.run(stop, max_ticks)
+        finally:
+            self.health.stopping("handing the plant back")
+            self.recorder.event({"event": "Stop", "code": "STOP"})
+
+    def _make_policy(self, bundle: Bundle | None) -> Policy:
+        if bundle is None:
+            return NoPolicy(len(self.plant.outputs))
+        if self.config.inference.isolation == "thread":
+            return bundle.spec.build()
+        return PolicyProcess(bundle.spec, deadline_s=self.config.inference.deadline)
+
+    def _open_metrics(self) -> None:
+        section = self.config.metrics
+        if section is None:
+            return
+        token = ""
+        if section.token_file:
+            token = self.loaded.path(section.token_file).read_text("utf-8").strip()
+        server = MetricsServer(
+            self.metrics.render, section.listen, section.allow_remote, token, self.recorder.event
+        )
+        server.start()
+        self._open.callback(server.close)
+
+    def _open_operator(self) -> None:
+        self.operator: OperatorServer | None = None
+        section = self.config.operator
+        if section is None:
+            return
+        path = self.loaded.path(section.socket)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        settings = OperatorSettings(
+            path, assemble.group_id(section.group), assemble.people(section)
+        )
+        self.operator = OperatorServer(settings)
+        self.operator.open()
+        self._open.callback(self.operator.close)
+
+    def _after_tick(self) -> None:
+        """After each tick, outside its deadline."""
+        tick = self.loop.last
+        assert tick is not None  # noqa: S101  (called after a tick)
+        if not self._told_ready and tick.observation.link is LinkState.UP:
+            self._told_ready = True
+            self.health.ready(self._words(tick))
+        self.health.status(self._words(tick))
+        self._tell_worker()
+        if self.operator is not None:
+            self.operator.publish(status(self, tick))
+        self._between()
+
+    def _between(self) -> None:
+        """Operator's commands and a finished swap; the loop is not in a tick."""
+        if self.operator is not None and self.operator.drain(self._handlers()):
+            self._hasten()
+        if self._ready is not None:
+            self._finish_swap()
+
+    def _tell_worker(self) -> None:
+        policy = self.policy.policy
+        if isinstance(policy, PolicyProcess):
+            with suppress(IndexError):
+                while True:
+                    fault = policy.events.popleft()
+                    self.recorder.event(
+                        {"event": "PolicyProcess", "code": fault.code, "text": fault.text}
+                    )
+
+    def _words(self, tick: Tick) -> str:
+        return (
+            f"{self.modes.mode}/{tick.source.name.lower()} link {tick.observation.link} "
+            f"confidence {tick.verdict.confidence:.2f}: {self.modes.cause.code}"
+        )
+
+    # -- commands ----------------------------------------------------------------------------------
+
+    def _handlers(self) -> Mapping[str, Callable[[Command], Mapping[str, Any]]]:
+        return {
+            "mode": self._mode,
+            "override": self._override,
+            "clear-override": self._clear_override,
+            "ack": self._ack,
+            "swap": self._begin_swap,
+            "stop": self._stop_command,
+        }
+
+    def _mode(self, command: Command) -> Mapping[str, Any]:
+        try:
+            mode = Mode(command.arguments["mode"])
+        except ValueError:
+            choices = ", ".join(Mode)
+            raise ConfigError(
+                f"no mode {command.arguments['mode']!r}; there are: {choices}"
+            ) from None
+        self.modes.request(mode, command.actor, command.arguments.get("reason", ""))
+        return {"mode": mode}
+
+    def _override(self, command: Command) -> Mapping[str, Any]:
+        given = command.arguments
+        made = self.modes.set_override(
+            given["output"], given["value"], command.actor, given["reason"], given["for_s"]
+        )
+        return {"output": made.output, "value": made.value, "expires_s": made.expires_s}
+
+    def _clear_override(self, command: Command) -> Mapping[str, Any]:
+        self.modes.clear_override(command.arguments["output"], command.actor)
+        return {"output": command.arguments["output"]}
+
+    def _ack(self, command: Command) -> Mapping[str, Any]:
+        """Acknowledge what is latched: in the modes, in the gate, in the policy's process."""
+        cleared = [str(code) for code in self._ack_parts()]
+        if self.modes.latches or not cleared:
+            code = command.arguments.get("code")
+            cleared += self.modes.acknowledge(command.actor, code)
+        return {"acknowledged": cleared}
+
+    def _ack_parts(self) -> list[str]:
+        cleared = []
+        if self.loop.parts.gate.acknowledge():
+            cleared.append("MODE_FLAP")
+        policy = self.policy.policy
+        if isinstance(policy, PolicyProcess) and policy.acknowledge():
+            cleared.append("CRASH_LOOP")
+        return cleared
+
+    def _stop_command(self, command: Command) -> Mapping[str, Any]:
+        assert self._stop is not None  # noqa: S101  (commands are drained while running)
+        self.recorder.event(
+            {"event": "StopAsked", "actor": command.actor, "reason": command.arguments["reason"]}
+        )
+        self._stop.set()
+        return {"stopping": True}
+
+    def _begin_swap(self, command: Command) -> Mapping[str, Any]:
+        """Verify and start the new policy in another thread; the loop goes on with the old one."""
+        if self._swap is not None and self._swap.is_alive():
+            raise ConfigError("a swap is under way; look at the status")
+        file = Path(command.arguments["file"])
+        about = {"actor": command.actor, "reason": command.arguments["reason"], "file": file.name}
+        self.recorder.event({"event": "SwapAsked", "code": "SWAP", **about})
+        self._swap = threading.Thread(
+            target=self._prepare_swap, args=(file,), name="swap", daemon=True
+        )
+        self._swap.start()
+        return {"swap": "verifying"}
+
+    def _prepare_swap(self, file: Path) -> None:
+        try:
+            bundle = assemble.open_bundle(self.loaded, self.plant, file)
+            if bundle is None:
+                self._ready = ConfigError("no bundle section in the configuration")
+                return
+            self._ready = (self._make_policy(bundle), bundle)
+        except (BundleError, ModelError, ConfigError) as error:
+            self._ready = error
+
+    def _finish_swap(self) -> None:
+        ready, self._ready = self._ready, None
+        if isinstance(ready, SteadyhandError):
+            self.recorder.event(
+                {"event": "SwapRefused", "code": "SWAP_REFUSED", "text": str(ready)}
+            )
+            return
+        assert ready is not None  # noqa: S101  (checked by the caller)
+        policy, bundle = ready
+        try:
+            gate = assemble.make_gate(self.config, self.plant, bundle)
+        except (ModelError, ConfigError) as error:
+            self.recorder.event(
+                {"event": "SwapRefused", "code": "SWAP_REFUSED", "text": str(error)}
+            )
+            return
+        old = self.policy.swap(policy, bundle.label)
+        self.loop.parts = replace(self.loop.parts, gate=gate)
+        self.recorder.use_bundle(_bundle_id(bundle))
+        self.metrics.bundle = _bundle_id(bundle)
+        self.recorder.event({"event": "Swapped", "code": "SWAP", "old": old, "new": bundle.label})
+
+
+def status(service: Service, tick: Tick) -> dict[str, Any]:
+    """What `steadyhand status` shows; plain data that does not change any more."""
+    modes, observation, plant = service.modes, tick.observation, service.plant
+    report = tick.certified.report if tick.certified is not None else None
+    rows = plant.kind.constraints(plant.parameters).names
+    stored = service.journal.status
+    return {
+        "name": service.config.name,
+        "tick": tick.number,
+        "time_s": observation.time_s,
+        "mode": str(modes.mode),
+        "source": tick.source.name.lower(),
+        "cause": {
+            "code": str(modes.cause.code),
+            "signal": modes.cause.signal,
+            "text": modes.cause.text,
+        },
+        "link": str(observation.link),
+        "granted": observation.granted,
+        "trusted": tick.verdict.trusted,
+        "gate": str(tick.verdict.state),
+        "confidence": tick.verdict.confidence,
+        "faults": [
+            {"code": str(fault.code), "signal": fault.signal, "text": fault.text}
+            for fault in (*tick.faults, *tick.verdict.faults)
+        ],
+        "latched": [str(code) for code in modes.latches],
+        "overrides": [
+            {
+                "output": item.output,
+                "value": item.value,
+                "owner": item.owner,
+                "reason": item.reason,
+                "expires_s": item.expires_s,
+            }
+            for item in modes.overrides
+        ],
+        "observations": plant.plant.observations.mapping(observation.values),
+        "applied": plant.outputs.mapping(observation.applied),
+        "proposed": plant.outputs.mapping(tick.proposal.action),
+        "wanted": plant.outputs.mapping(tick.wanted),
+        "sent": plant.outputs.mapping(tick.sent.action),
+        "written": tick.sent.written,
+        "filter": None
+        if report is None
+        else {
+            "mode": report.mode.name.lower(),
+            "outcome": report.outcome.name.lower(),
+            "margin": report.margin,
+            "nearest": rows[report.margin_row] if report.margin_row >= 0 else "",
+            "active": [rows[i] for i in report.active],
+            "correction_share": report.correction_share,
+        },
+        "bundle": service.policy.label,
+        "journal": {
+            "cause": stored.cause,
+            "records": stored.records,
+            "head": stored.head.hash.hex(),
+        },
+        "timings_s": dict(zip(STAGES, tick.timings, strict=True)),
+    }
+
+
+def _bundle_id(bundle: Bundle | None) -> str:
+    if bundle is None:
+        return "none"
+    manifest = bundle.manifest
+    return f"{manifest.name}@{manifest.version}#{bundle.manifest_sha256[:12]}"
