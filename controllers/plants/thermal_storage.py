@@ -78,7 +78,13 @@ class ThermalStorage:
     """
 
     period_s = PERIOD_S
-    margin_names = ("tank_full", "tank_empty", "power_cap", "discharge_limit", "charge_limit")
+    margin_names: tuple[str, ...] = (
+        "tank_full",
+        "tank_empty",
+        "power_cap",
+        "discharge_limit",
+        "charge_limit",
+    )
 
     def __init__(self, parameters: ThermalStorageParameters = ICE, xp: ModuleType = np) -> None:
         self.parameters = parameters
@@ -115,7 +121,7 @@ class ThermalStorage:
         """What really flows over a step of `dt_s` when u (…, 1) is asked for."""
         xp, p = self.xp, self.parameters
         energy, load, outdoor = x[..., 0], w[..., 0], w[..., 1]
-        kept, gain_h = self._hold(dt_s)
+        kept, gain_h = self.hold(dt_s)
         high = xp.minimum(self.discharge_limit(energy, load), kept / gain_h * energy)
         room = (p.capacity_kwh - kept * energy) / gain_h
         low = -xp.minimum(self.charge_limit(load), room)
@@ -131,7 +137,7 @@ class ThermalStorage:
         """
         xp, p = self.xp, self.parameters
         flows = self.flows(x, u, w, dt_s)
-        kept, gain_h = self._hold(dt_s)
+        kept, gain_h = self.hold(dt_s)
         energy = kept * x[..., 0] - gain_h * flows.storage_kw
 
         used_kwh = flows.power_kw * (dt_s / 3600.0)
@@ -206,7 +212,7 @@ class ThermalStorage:
         """
         p = self.parameters
         flows = self.flows(x, u, w, dt_s)
-        kept_half, gain_half = self._hold(0.5 * dt_s)
+        kept_half, gain_half = self.hold(0.5 * dt_s)
         start = x[..., 0]
         middle = kept_half * start - gain_half * flows.storage_kw
         end = self.step(x, u, w, dt_s)[..., 0]
@@ -217,7 +223,7 @@ class ThermalStorage:
         used = w[..., 0] - flows.unmet_kw - flows.storage_kw
         return abs(tank) + abs(made - used) * hours
 
-    def _hold(self, dt_s: float) -> tuple[float, float]:
+    def hold(self, dt_s: float) -> tuple[float, float]:
         """Exact zero-order hold of E' = -f - l E: E(dt) = kept E(0) - gain_h f."""
         loss = self.parameters.loss_per_h
         kept = exp(-loss * dt_s / 3600.0)

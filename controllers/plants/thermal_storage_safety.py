@@ -93,7 +93,9 @@ class ThermalStorageSafety:
 
     def _constraints(self) -> ConstraintSet:
         p = self.parameters
-        fastest = (max(p.discharge_max_kw, p.charge_max_kw) + p.loss_per_h * p.capacity_kwh) / HOUR_S
+        fastest = (
+            max(p.discharge_max_kw, p.charge_max_kw) + p.loss_per_h * p.capacity_kwh
+        ) / HOUR_S
         return ConstraintSet(
             tuple(
                 ConstraintRow(
