@@ -93,44 +93,39 @@ class Freshness:
 
         Faults of the whole image (no new data, a clock that ran backwards) come first.
         """
-        whole = self._whole_image(observation)
+        time_s, before_s = observation.time_s, self._time_s
+        timed = isfinite(time_s) and time_s >= before_s
+        whole = self._repeated(observation) if timed else _no_time(time_s, before_s)
         with np.errstate(all="ignore"):  # wire values may overflow a difference; it is still judged
-            self._judge(observation)
+            self._judge(observation, time_s if timed else nan)
             bad = bool(self._bad.any())
-            self._accept(observation, bad)
+            if timed:
+                self._accept(observation, bad)
+            else:
+                self._forget()
+        self._time_s = time_s if isfinite(time_s) else -inf
         return (*whole, *self._faults(observation)) if bad else whole
 
-    def _whole_image(self, observation: Observation) -> tuple[Fault, ...]:
-        time_s, before_s = observation.time_s, self._time_s
-        if not isfinite(time_s) or time_s < before_s:
-            # Ages and rates against the old time scale mean nothing any more.
-            self._good_stamp.fill(nan)
-            self._good_image.fill(nan)
-            self._moved.fill(time_s)
-            self._time_s = time_s if isfinite(time_s) else -inf
-            text = "plant time ran backwards" if isfinite(time_s) else "plant time is not finite"
-            return (Fault(ReasonCode.OBS_TS_INVALID, "", time_s, before_s, text),)
-        self._time_s = time_s
+    def _repeated(self, observation: Observation) -> tuple[Fault, ...]:
         if observation.sequence != self._sequence:
             self._sequence = observation.sequence
             self._repeats = 0
             return ()
         self._repeats += 1
-        if self._repeats <= self._settings.max_repeats:
+        most = self._settings.max_repeats
+        if self._repeats <= most:
             return ()
-        return (
-            Fault(
-                ReasonCode.OBS_REPEAT,
-                "",
-                float(self._repeats),
-                float(self._settings.max_repeats),
-                f"image {observation.sequence} again",
-            ),
-        )
+        text = f"image {observation.sequence} again"
+        return (Fault(ReasonCode.OBS_REPEAT, "", float(self._repeats), float(most), text),)
 
-    def _judge(self, observation: Observation) -> None:
+    def _forget(self) -> None:
+        """Changes and rates against another time scale mean nothing."""
+        for memory in (self._good, self._good_stamp, self._good_image, self._seen):
+            memory.fill(nan)
+
+    def _judge(self, observation: Observation, time_s: float) -> None:
         """Fill `_bad` (checks, n_y)."""
-        values, age, time_s = observation.values, observation.age_s, observation.time_s
+        values, age = observation.values, observation.age_s
         signals, bad, mask, a = self._signals, self._bad, self._mask, self._a
         np.equal(age, inf, out=bad[_MISSING])
         np.greater_equal(observation.quality, Quality.BAD, out=bad[_BAD])
@@ -208,6 +203,11 @@ class Freshness:
                 limit, text = signal.frozen_after_s, "constant for s"
             found.append(Fault(_CHECKS[check], name, value, limit, text))
         return found
+
+
+def _no_time(time_s: float, before_s: float) -> tuple[Fault, ...]:
+    text = "plant time ran backwards" if isfinite(time_s) else "plant time is not finite"
+    return (Fault(ReasonCode.OBS_TS_INVALID, "", time_s, before_s, text),)
 
 
 def _sentinel_rows(signals: SignalSet, sentinels: Mapping[str, tuple[float, ...]]) -> Vector | None:

@@ -77,7 +77,7 @@ def clopper_pearson(failures: float, n: float, delta: float) -> tuple[float, flo
 
 
 def _beta_quantile(q: float, a: float, b: float) -> float:
-    """x with I_x(a, b) = q, by bisection: 100 halvings are beyond what a double resolves."""
+    """Solve I_x(a, b) = q for x by bisection: 100 halvings are beyond what a double resolves."""
     low, high = 0.0, 1.0
     for _ in range(100):
         middle = 0.5 * (low + high)
@@ -214,7 +214,7 @@ def _busiest(
     episodes: Sequence[Vector], theta_off: float, theta_on: float, window_ticks: int
 ) -> int:
     """Most changes of trust in any `window_ticks` of a replay without dwell times."""
-    return max((_most_in_window(changes(e, theta_off, theta_on), window_ticks) for e in episodes))
+    return max(_most_in_window(changes(e, theta_off, theta_on), window_ticks) for e in episodes)
 
 
 def _most_in_window(ticks: NDArray[np.intp], window_ticks: int) -> int:
@@ -227,7 +227,7 @@ def changes(scores: Vector, theta_off: float, theta_on: float) -> NDArray[np.int
     found = []
     on = bool(scores[0] > theta_on) if len(scores) else False
     for tick, s in enumerate(scores):
-        if on and s < theta_off or not on and s > theta_on:
+        if (on and s < theta_off) or (not on and s > theta_on):
             found.append(tick)
             on = not on
     return np.array(found, dtype=np.intp)
