@@ -117,14 +117,14 @@ class StoragePriority:
 class DemandLimiting:
     """Price threshold with a demand limit: electric power is held at `limit_kw` all day.
 
-    Dear energy: the tank carries a share of the load, and more if the limit asks for it. Cheap energy: charge
-    with what the limit leaves. In between: the tank only holds the limit.
+    Dear energy: the tank carries all it can. Cheap energy: charge with what the limit leaves. In
+    between: the tank only holds the limit. Once a peak above the limit is paid for, it is the limit
+    for the rest of the day.
     """
 
-    limit_kw: float = 100.0
+    limit_kw: float = 90.0
     cheap_per_kwh: float = 0.10
     dear_per_kwh: float = 0.20
-    share: float = 0.6
 
     def wanted(self, now: Reading, model: ThermalStorage) -> float:
         """Least discharge (or most charge) that holds the limit, more when energy is dear."""
@@ -133,7 +133,7 @@ class DemandLimiting:
         if now.price_per_kwh <= self.cheap_per_kwh:
             return float(holds)
         if now.price_per_kwh >= self.dear_per_kwh:
-            return max(float(holds), self.share * now.load_kw)
+            return max(float(holds), now.load_kw)
         return max(float(holds), 0.0)
 
 

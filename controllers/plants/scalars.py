@@ -4,6 +4,8 @@ A plant built with this module in place of numpy computes single numbers about t
 without allocating arrays, from the same equations: what a controller asks its model in a tick.
 """
 
+from math import isnan
+
 
 def clip(value: float, low: float | None, high: float | None) -> float:
     """`value` held inside [low, high]; None is no bound. NaN stays NaN."""
@@ -16,12 +18,12 @@ def clip(value: float, low: float | None, high: float | None) -> float:
 
 def minimum(a: float, b: float) -> float:
     """Smaller of two; NaN if either is."""
-    return a if a <= b or a != a else b
+    return a if a <= b or isnan(a) else b
 
 
 def maximum(a: float, b: float) -> float:
     """Larger of two; NaN if either is."""
-    return a if a >= b or a != a else b
+    return a if a >= b or isnan(a) else b
 
 
 def where(condition: bool, a: float, b: float) -> float:

@@ -15,9 +15,9 @@ class ThermalStorageParameters:
     """
 
     # tank
-    capacity_kwh: float = parameter(1800.0, "kWh", 1.0, 1e6, "physical capacity of the tank")
-    energy_low_kwh: float = parameter(90.0, "kWh", 0.0, 1e6, "lowest energy allowed in operation")
-    energy_high_kwh: float = parameter(1710.0, "kWh", 0.0, 1e6, "highest energy allowed")
+    capacity_kwh: float = parameter(1500.0, "kWh", 1.0, 1e6, "physical capacity of the tank")
+    energy_low_kwh: float = parameter(75.0, "kWh", 0.0, 1e6, "lowest energy allowed in operation")
+    energy_high_kwh: float = parameter(1425.0, "kWh", 0.0, 1e6, "highest energy allowed")
     loss_per_h: float = parameter(0.002, "1/h", 1e-6, 0.1, "standby loss per energy stored")
     discharge_max_kw: float = parameter(450.0, "kW", 1.0, 1e5, "largest discharge, tank full")
     charge_max_kw: float = parameter(400.0, "kW", 1.0, 1e5, "largest charge")
@@ -44,7 +44,7 @@ class ThermalStorageParameters:
     parasitic_discharge: float = parameter(0.015, "kWe/kW", 0.0, 0.07, "pump per discharge kW")
     power_cap_kw: float = parameter(165.0, "kW", 1.0, 1e5, "largest electric power allowed")
     # tariff
-    demand_per_kw_day: float = parameter(0.4, "1/kW", 0.0, 100.0, "price of the day's 15-min peak")
+    demand_per_kw_day: float = parameter(1.0, "1/kW", 0.0, 100.0, "price of the day's 15-min peak")
     unmet_per_kwh: float = parameter(5.0, "1/kWh", 0.0, 1e3, "price of cooling not delivered")
     co2_price_per_kg: float = parameter(0.05, "1/kg", 0.0, 10.0, "price of CO2")
     co2_kg_per_kwh: float = parameter(0.35, "kg/kWh", 0.0, 5.0, "CO2 of grid electricity")
@@ -75,7 +75,11 @@ class ThermalStorageParameters:
 
 
 ICE = ThermalStorageParameters()
-"""The reference plant; its size and cap were tuned, see thermal_storage_scenario."""
+"""The reference plant: a tank that holds about half of a hot day's on-peak load (1,350 of
+2,700 kWh) and a daily as-used demand charge of 1 $/kW (30 $/kW-month, a summer rate of large
+commercial tariffs). Tuned, together with the hot weeks' spread, so that the best rule costs 8 to
+20 % more than the optimum; with a plain two-step tariff and a large tank the right rule is
+within 2 % of it and there is nothing to learn. The numbers are asserted by a slow test."""
 
 CHILLED_WATER = ThermalStorageParameters(
     loss_per_h=0.005, melt_base=1.0, melt_slope=0.0,

@@ -57,7 +57,7 @@ class Season:
 
 
 SEASONS: Final[dict[str, Season]] = {
-    "hot_weeks": Season(31.0, 36.0, 1.2, 11.0),
+    "hot_weeks": Season(30.0, 36.0, 2.5, 11.0),
     "summer": Season(26.0, 34.0, 1.5, 11.0),
     "mild": Season(20.0, 26.0, 1.5, 11.0),
     # far outside what a controller of the hot weeks has seen: hot nights, more load, price spike
