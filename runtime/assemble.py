@@ -17,6 +17,7 @@ from steadyhand.controllers.catalogue import PlantKind, parameters_with, plant_k
 from steadyhand.controllers.errors import ConfigError
 from steadyhand.controllers.plants.parameters import parameter_table
 from steadyhand.controllers.plants.plant import Plant
+from steadyhand.controllers.protocols import Heuristic
 from steadyhand.controllers.safety.atacom import AtacomDC
 from steadyhand.controllers.safety.chain import SafetyChain
 from steadyhand.controllers.safety.limits import Limits
@@ -201,6 +202,19 @@ def make_safety(parts: PlantParts) -> SafetyChain:
     limits = Limits(parts.outputs, parts.plant.period_s)
     inner = AtacomDC(model, parts.kind.constraints(parts.parameters), limits)
     return SafetyChain(inner, limits, model.backup)
+
+
+def make_heuristic(config: cfg.Config, parts: PlantParts) -> Heuristic:
+    """What takes over when trust is lost.
+
+    Raises:
+        ConfigError: the plant has no heuristic of that name.
+    """
+    name = config.fallback.heuristic
+    if name not in parts.kind.heuristics:
+        choices = ", ".join(parts.kind.heuristics)
+        raise ConfigError(f"fallback.heuristic={name!r}: there are: {choices}")
+    return parts.kind.heuristics[name](parts.parameters)
 
 
 def make_modes(config: cfg.Config, parts: PlantParts) -> ModeMachine:

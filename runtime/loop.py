@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 import numpy as np
 
@@ -32,7 +33,6 @@ from steadyhand.controllers.heuristics.transfer import Transfer
 from steadyhand.controllers.protocols import Heuristic, Policy, SafetyFilter
 from steadyhand.controllers.reasons import ReasonCode
 from steadyhand.controllers.signals import Vector
-from steadyhand.controllers.trust.freshness import Freshness
 from steadyhand.controllers.trust.gate import Gate
 from steadyhand.runtime.clock import Beat, Clock
 from steadyhand.runtime.health import Health
@@ -44,12 +44,20 @@ STAGES = ("lateness", "read", "propose", "judge", "decide", "certify", "write")
 """What the timings of a tick are, seconds each."""
 
 
+class ImageJudge(Protocol):
+    """Finds what is wrong with an image."""
+
+    def check(self, observation: Observation) -> tuple[Fault, ...]:
+        """Everything that is wrong, at most one fault per signal."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Parts:
     """Everything one loop drives; made by `assemble.py`."""
 
     link: Link
-    freshness: Freshness
+    freshness: ImageJudge
     policy: Policy
     gate: Gate
     modes: ModeMachine

@@ -20,6 +20,7 @@ from steadyhand.controllers.errors import BundleError, ConfigError, ModelError, 
 from steadyhand.controllers.frames import LinkState, Observation, Proposal, ProposalStatus
 from steadyhand.controllers.heuristics.transfer import Transfer
 from steadyhand.controllers.protocols import Policy
+from steadyhand.controllers.reasons import ReasonCode
 from steadyhand.controllers.trust.freshness import Freshness, FreshnessSettings
 from steadyhand.runtime import assemble
 from steadyhand.runtime.bundle.load import Bundle
@@ -36,6 +37,7 @@ from steadyhand.runtime.modes import Mode
 from steadyhand.runtime.operator import Command, OperatorServer
 from steadyhand.runtime.operator_people import OperatorSettings
 from steadyhand.runtime.recorder import Recorder
+from steadyhand.runtime.replay import COMMAND
 from steadyhand.runtime.slot import PolicySlot
 from steadyhand.runtime.worker import PolicyProcess
 
@@ -140,7 +142,7 @@ class Service:
             policy=self.policy,
             gate=gate,
             modes=self.modes,
-            heuristic=parts.kind.heuristics[config.fallback.heuristic](parts.parameters),
+            heuristic=assemble.make_heuristic(config, parts),
             transfer=Transfer(parts.outputs, config.fallback.transfer),
             safety=assemble.make_safety(parts),
             safe_action=parts.kind.safe_action(parts.parameters),
@@ -160,7 +162,12 @@ class Service:
         self.recorder.event(
             {"event": "Start", "code": "START", "pid": os.getpid(), "bundle": self.policy.label}
         )
-        self.modes.request(Mode(self.config.modes.initial), "configuration", "modes.initial")
+        self._command(
+            "request",
+            mode=Mode(self.config.modes.initial),
+            actor="configuration",
+            reason="modes.initial",
+        )
         try:
             self.loop.run(stop, max_ticks)
         finally:
@@ -249,6 +256,11 @@ class Service:
             "stop": self._stop_command,
         }
 
+    def _command(self, method: str, **arguments: Any) -> Any:  # noqa: ANN401
+        """Give the mode machine one command, recorded first so that a replay can give it again."""
+        self.recorder.event({"event": COMMAND, "method": method, "arguments": arguments})
+        return getattr(self.modes, method)(**arguments)
+
     def _mode(self, command: Command) -> Mapping[str, Any]:
         try:
             mode = Mode(command.arguments["mode"])
@@ -257,26 +269,39 @@ class Service:
             raise ConfigError(
                 f"no mode {command.arguments['mode']!r}; there are: {choices}"
             ) from None
-        self.modes.request(mode, command.actor, command.arguments.get("reason", ""))
+        reason = command.arguments.get("reason", "")
+        self._command("request", mode=mode, actor=command.actor, reason=reason)
         return {"mode": mode}
 
     def _override(self, command: Command) -> Mapping[str, Any]:
         given = command.arguments
-        made = self.modes.set_override(
-            given["output"], given["value"], command.actor, given["reason"], given["for_s"]
+        made = self._command(
+            "set_override",
+            output=given["output"],
+            value=given["value"],
+            owner=command.actor,
+            reason=given["reason"],
+            for_s=given["for_s"],
         )
         return {"output": made.output, "value": made.value, "expires_s": made.expires_s}
 
     def _clear_override(self, command: Command) -> Mapping[str, Any]:
-        self.modes.clear_override(command.arguments["output"], command.actor)
-        return {"output": command.arguments["output"]}
+        output = command.arguments["output"]
+        self._command("clear_override", output=output, actor=command.actor)
+        return {"output": output}
 
     def _ack(self, command: Command) -> Mapping[str, Any]:
         """Acknowledge what is latched: in the modes, in the gate, in the policy's process."""
+        given = command.arguments.get("code")
+        if given is not None and given not in list(ReasonCode):
+            raise ConfigError(
+                f"no reason code {given!r}; `steadyhand status` shows what is latched"
+            )
         cleared = [str(code) for code in self._ack_parts()]
         if self.modes.latches or not cleared:
-            code = command.arguments.get("code")
-            cleared += self.modes.acknowledge(command.actor, code)
+            text = command.arguments.get("code")
+            code = None if text is None else ReasonCode(text)
+            cleared += self._command("acknowledge", actor=command.actor, code=code)
         return {"acknowledged": cleared}
 
     def _ack_parts(self) -> list[str]:

@@ -1,0 +1,149 @@
+"""Commands to a running loop, by its Unix socket."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+
+from steadyhand.controllers.errors import ConfigError
+from steadyhand.runtime.cli import AsJson, ConfigFile, show
+from steadyhand.runtime.config import load_config, require
+from steadyhand.runtime.operator_client import OperatorClient
+from steadyhand.runtime.quantity import magnitude
+
+Reason = Annotated[str, typer.Option("--reason", "-r", help="Why; goes into the journal.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the operator's commands."""
+    app.command("status")(status)
+    app.command("mode")(mode)
+    app.command("override")(override)
+    app.command("clear-override")(clear_override)
+    app.command("ack")(ack)
+    app.command("swap")(swap)
+    app.command("stop")(stop)
+
+
+def call(config: Path, command: str, **arguments: Any) -> dict[str, Any]:  # noqa: ANN401
+    """Give one command to the loop that runs `config`.
+
+    Raises:
+        ConfigError: the configuration has no operator socket.
+        RequestError: refused, or nobody listens.
+    """
+    loaded = require(load_config(config), config)
+    if loaded.config.operator is None:
+        raise ConfigError(f"{config}: no operator section, so nobody listens for commands")
+    with OperatorClient(loaded.path(loaded.config.operator.socket)) as client:
+        return client.call(command, **arguments)
+
+
+def status(config: ConfigFile, as_json: AsJson = False) -> None:
+    """Who drives, why, how near the limits."""
+    now = call(config, "status")
+    if not now:
+        show(now, as_json, "the loop has not finished its first tick yet")
+        return
+    show(now, as_json, status_table(now))
+
+
+def status_table(now: dict[str, Any]) -> Table:
+    """One status as a table for a terminal."""
+    table = Table(show_header=False, title=f"{now['name']}  tick {now['tick']}")
+    cause = now["cause"]
+    why = " ".join(part for part in (cause["code"], cause["signal"], cause["text"]) if part)
+    table.add_row("mode", now["mode"])
+    table.add_row("drives", now["source"])
+    table.add_row("because", why)
+    table.add_row("link", now["link"] + ("" if now["granted"] else ", control not granted"))
+    table.add_row("trust", f"{now['gate']}, confidence {now['confidence']:.2f}")
+    guard = now["filter"]
+    if guard is not None:
+        near = f"{guard['nearest']} {guard['margin']:.3f}" if guard["nearest"] else "-"
+        table.add_row("filter", f"{guard['mode']} ({guard['outcome']}); nearest limit {near}")
+    for name, value in now["sent"].items():
+        sent = f"{value:.4g}" if now["written"] else "nothing"
+        table.add_row(name, f"sent {sent}, applied {now['applied'][name]:.4g}")
+    for name, value in now["observations"].items():
+        if "forecast" not in name:
+            table.add_row(name, f"{value:.5g}" if value is not None else "unknown")
+    for item in now["overrides"]:
+        table.add_row(
+            "override",
+            f"{item['output']}={item['value']:g} by {item['owner']}: {item['reason']}",
+        )
+    if now["latched"]:
+        table.add_row("latched", ", ".join(now["latched"]) + " (steadyhand ack)")
+    return table
+
+
+def mode(
+    config: ConfigFile,
+    wanted: Annotated[str, typer.Argument(metavar="MODE", help="off shadow advisory limited full")],
+    reason: Reason = "",
+    as_json: AsJson = False,
+) -> None:
+    """Ask for a mode. Less authority holds from the next tick; more has to be earned."""
+    result = call(config, "mode", mode=wanted, reason=reason)
+    show(result, as_json, f"asked for {result['mode']}; `steadyhand status` tells who drives")
+
+
+def override(
+    config: ConfigFile,
+    output: Annotated[str, typer.Argument(help="Name of the output.")],
+    value: Annotated[str, typer.Argument(help="Value with its unit, such as '120 kW'.")],
+    reason: Reason,
+    lasting: Annotated[str, typer.Option("--for", help="Plant time, such as '2 h'.")] = "1 h",
+    as_json: AsJson = False,
+) -> None:
+    """Put one output at a value for a time. An override always wins; the limits still hold."""
+    loaded = require(load_config(config), config)
+    from steadyhand.runtime.assemble import make_plant
+
+    outputs = make_plant(loaded).outputs
+    signal = outputs.signals[outputs.index(output)]
+    try:
+        number, seconds = magnitude(value, signal.unit), magnitude(lasting, "s")
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
+    result = call(config, "override", output=output, value=number, reason=reason, for_s=seconds)
+    show(result, as_json, f"{output} = {number:g} {signal.unit} for {lasting}")
+
+
+def clear_override(
+    config: ConfigFile,
+    output: Annotated[str, typer.Argument(help="Name of the output.")],
+    as_json: AsJson = False,
+) -> None:
+    """Give one output back to whoever drives."""
+    show(call(config, "clear-override", output=output), as_json, f"{output} is given back")
+
+
+def ack(
+    config: ConfigFile,
+    code: Annotated[
+        str | None, typer.Argument(help="Reason code; all of them if left out.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Acknowledge latched faults whose cause is gone."""
+    result = call(config, "ack", **({} if code is None else {"code": code}))
+    show(result, as_json, f"acknowledged: {', '.join(result['acknowledged'])}")
+
+
+def swap(
+    config: ConfigFile,
+    bundle: Annotated[Path, typer.Argument(help="The new bundle.", exists=True, dir_okay=False)],
+    reason: Reason,
+    as_json: AsJson = False,
+) -> None:
+    """Exchange the controller of a running loop; the old one stays if the new one is refused."""
+    result = call(config, "swap", file=str(bundle.resolve()), reason=reason)
+    show(result, as_json, "verifying; `steadyhand status` and the journal tell the outcome")
+
+
+def stop(config: ConfigFile, reason: Reason, as_json: AsJson = False) -> None:
+    """Hand the plant back and end the loop."""
+    show(call(config, "stop", reason=reason), as_json, "stopping")

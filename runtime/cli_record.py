@@ -1,0 +1,152 @@
+"""Read the journal: show, verify, export, explain, replay."""
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+
+from steadyhand.controllers.errors import JournalError
+from steadyhand.runtime import chain
+from steadyhand.runtime.cli import AsJson, ConfigFile, show
+from steadyhand.runtime.config import load_config, require
+from steadyhand.runtime.explain import explain as explain_text
+from steadyhand.runtime.reader import JournalReader, tick_as_dict
+
+JournalDirectory = Annotated[
+    Path, typer.Argument(help="Directory of the journal, or one segment.", exists=True)
+]
+
+journal_app = typer.Typer(no_args_is_help=True, help="Read the record of every decision.")
+
+
+def register(app: typer.Typer) -> None:
+    """Add the auditor's commands."""
+    app.add_typer(journal_app, name="journal")
+    app.command("explain")(explain)
+    app.command("replay")(replay_command)
+
+
+@journal_app.command("show")
+def journal_show(
+    directory: JournalDirectory,
+    last: Annotated[int, typer.Option(min=1, max=10_000, help="How many ticks.")] = 20,
+    events: Annotated[bool, typer.Option("--events", help="Events instead of ticks.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """The last ticks, or the events."""
+    with JournalReader(directory) as journal:
+        if events:
+            found = list(journal.events())[-last:]
+            table = Table("tick", "event", "what")
+            for event in found:
+                table.add_row(str(event.tick), event.event, _words(event.data))
+            show([{"event": e.event, "tick": e.tick, **e.data} for e in found], as_json, table)
+            return
+        end = journal.span()[1] + 1
+        ticks = list(journal.ticks(max(0, end - last), end))
+        table = Table("tick", "plant time", "mode", "drives", "confidence", "sent", "reasons")
+        for tick in ticks:
+            sent = tick.sent.action.tolist() if tick.sent and tick.sent.written else []
+            table.add_row(
+                str(tick.sequence),
+                f"{tick.observation.time_s:.0f} s",
+                tick.operator_mode,
+                tick.source.name.lower(),
+                f"{tick.verdict.confidence:.2f}" if tick.verdict else "",
+                ", ".join(f"{value:.4g}" for value in sent) or "nothing",
+                " ".join(sorted(tick.reasons)),
+            )
+        layout = journal.segments[-1].layout
+        show([tick_as_dict(layout, tick) for tick in ticks], as_json, table)
+
+
+@journal_app.command("verify")
+def journal_verify(directory: JournalDirectory, as_json: AsJson = False) -> None:
+    """Recompute the hash chain and name the first bad record."""
+    found = chain.verify(directory)
+    show(chain.as_json(found), as_json, chain.describe_problem(found))
+    raise typer.Exit(0 if found.ok else 1)
+
+
+@journal_app.command("export")
+def journal_export(
+    directory: JournalDirectory,
+    target: Annotated[Path, typer.Argument(help="File to write; - is standard output.")] = Path(
+        "-"
+    ),
+) -> None:
+    """Every tick and event, one JSON object per line."""
+    with JournalReader(directory) as journal:
+        if str(target) == "-":
+            journal.export_json_lines(sys.stdout)
+            return
+        with target.open("w", encoding="utf-8") as out:
+            count = journal.export_json_lines(out)
+    show({"lines": count}, False, f"{count} lines in {target}")
+
+
+def explain(
+    directory: JournalDirectory,
+    tick: Annotated[
+        int | None, typer.Argument(help="Number of the tick; the last by default.")
+    ] = None,
+) -> None:
+    """Why that command: one tick in words."""
+    with JournalReader(directory) as journal:
+        show({}, False, explain_text(journal, journal.span()[1] if tick is None else tick))
+
+
+def replay_command(
+    config: ConfigFile,
+    directory: Annotated[
+        Path | None, typer.Option("--journal", help="Journal; the configured one by default.")
+    ] = None,
+    run: Annotated[str | None, typer.Option(help="Which run; the last by default.")] = None,
+    rerun_policy: Annotated[
+        bool, typer.Option("--policy", help="Ask the policy again instead of believing the record.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Run recorded inputs through present code and show every other decision."""
+    from steadyhand.runtime.rerun import rerun
+
+    loaded = require(load_config(config), config)
+    where = directory or loaded.path(loaded.config.journal.directory)
+    if not where.exists():
+        raise JournalError(f"{where}: no journal there")
+    report = rerun(loaded, where, run, rerun_policy)
+    data = {
+        "run": report.run,
+        "ticks": report.ticks,
+        "differing": report.differing,
+        "fields": report.fields,
+        "digest": report.digest,
+        "recorded_digest": report.recorded_digest,
+        "identical": report.digest == report.recorded_digest,
+        "notes": list(report.notes),
+        "differences": [
+            {"tick": d.tick, "field": d.field, "recorded": d.recorded, "replayed": d.replayed}
+            for d in report.differences
+        ],
+    }
+    lines = [
+        f"{report.ticks} ticks, {report.differing} decided otherwise; digest {report.digest[:16]}"
+    ]
+    lines += [f"  note: {note}" for note in report.notes]
+    lines += [
+        f"  tick {d.tick} {d.field}: recorded {d.recorded}, now {d.replayed}"
+        for d in report.differences[:20]
+    ]
+    if as_json:
+        from steadyhand.runtime.chain import plain
+
+        show(plain(data), True, "")
+    else:
+        show({}, False, "\n".join(lines))
+    raise typer.Exit(1 if report.differing else 0)
+
+
+def _words(data: dict[str, Any]) -> str:
+    return " ".join(f"{key}={value}" for key, value in data.items() if value not in ("", None))
