@@ -1,16 +1,14 @@
-"""The few places that reach below asyncua's public interface, all in one file.
+"""Where the link reaches below asyncua's public interface to keep a hostile server at bay.
 
-asyncua keeps the secure channel, the session and the token renewal. What is added here: caps on
-what a hostile server may send (the library's default is no limit), and sending a request whose
-body is already encoded.
+asyncua keeps the secure channel, the session and the token renewal. What is added: here, caps on
+what a hostile server may send (the library's default is no limit); in `exchange.py`, sending a
+request whose body is already encoded.
 """
 
-import asyncio
 import struct
 from dataclasses import dataclass
 from typing import Any
 
-from asyncua import ua
 from asyncua.common.connection import TransportLimits
 
 MAX_CHUNK_BYTES = 65_536
@@ -70,26 +68,6 @@ def cap_messages(client: Any, cap_bytes: int) -> None:  # noqa: ANN401
     made: list[Any] = []
     client.made_protocols = made
     client.uaclient._make_protocol = make_capped
-
-
-def post(protocol: Any, body: bytes) -> "asyncio.Future[Any]":  # noqa: ANN401
-    """Send an encoded request body; the future yields the encoded reply body.
-
-    Raises:
-        ConnectionError: the socket is closed.
-    """
-    if protocol.transport is None:
-        raise ConnectionError("connection is closed")
-    protocol.revolve_security_token()
-    request_id = protocol._request_id + 1
-    message = protocol._connection.message_to_binary(
-        body, message_type=ua.MessageType.SecureMessage, request_id=request_id
-    )
-    protocol._request_id = request_id
-    future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-    protocol._callbackmap[request_id] = future
-    protocol.transport.write(message)
-    return future
 
 
 def abort(client: Any) -> None:  # noqa: ANN401

@@ -17,6 +17,9 @@ from steadyhand.adapters.opcua.tags import Freshness, Tag
 from steadyhand.adapters.opcua.wire import FIRST_SOUND_TICK, TICKS_PER_S, Samples
 from steadyhand.controllers.signals import Vector
 
+TICKS_PER_US = 10
+"""Stamps are told apart to the microsecond, which is all the general decoder keeps."""
+
 
 @dataclass(frozen=True, slots=True)
 class ServerClock:
@@ -91,7 +94,7 @@ class FreshnessJudge:
         """Note where a value changes without its source stamp; forget it when the stamp moves."""
         before, stamp = self._value[columns], self._stamp[columns]
         known = self._seen[columns] & ~np.isnan(samples.values) & ~np.isnan(before)
-        moved = samples.source != stamp
+        moved = np.abs(samples.source - stamp) >= TICKS_PER_US
         changed = known & (samples.values != before)
         stands = changed & ~moved & (samples.source != 0)
         self.standing[columns] = stands | (self.standing[columns] & ~moved)

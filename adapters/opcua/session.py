@@ -53,9 +53,10 @@ async def within(seconds: float, awaitable: Awaitable[T], what: str) -> T:
 class Session:
     """An open session: typed service calls with deadlines, and nothing clever."""
 
-    def __init__(self, client: Any, settings: OpcUaSettings) -> None:  # noqa: ANN401
+    def __init__(self, client: Any, timeout_s: float) -> None:  # noqa: ANN401
         self._client = client
-        self._timeout_s = settings.request_timeout_s
+        self.timeout_s = timeout_s
+        """Deadline of every request."""
         self.limits: dict[str, int] = {}
 
     @property
@@ -78,7 +79,7 @@ class Session:
             asyncua's UaError: the server refused the call as a whole.
         """
         uaclient = self._client.uaclient
-        data = await within(self._timeout_s, uaclient._send_request(request, self._timeout_s), what)
+        data = await within(self.timeout_s, uaclient._send_request(request, self.timeout_s), what)
         response = struct_from_binary(reply, data)
         response.ResponseHeader.ServiceResult.check()
         return response
@@ -141,7 +142,7 @@ class Session:
     async def create_subscription(self, parameters: Any, callback: Callable[[Any], None]) -> Any:  # noqa: ANN401
         """Create a subscription; publish responses and keep-alives go to `callback`."""
         return await within(
-            self._timeout_s,
+            self.timeout_s,
             self._client.uaclient.session.create_subscription(parameters, callback),
             "create subscription",
         )
@@ -163,7 +164,7 @@ class Session:
     async def delete_subscription(self, subscription_id: int) -> None:
         """Delete a subscription that is no longer wanted."""
         await within(
-            self._timeout_s,
+            self.timeout_s,
             self._client.uaclient.session.delete_subscriptions([subscription_id]),
             "delete subscription",
         )
@@ -221,7 +222,7 @@ async def open_session(settings: OpcUaSettings, credentials: Credentials | None)
             client.set_password(credentials.password)
     try:
         await within(settings.connect_timeout_s, client.connect(), "open session")
-        session = Session(client, settings)
+        session = Session(client, settings.request_timeout_s)
         await session.read_limits()
     except BaseException as error:
         abort(client)

@@ -172,3 +172,10 @@ def decode(data_values: list[Any], kinds: tuple[WireType, ...]) -> Samples:
         else:
             out.values[i] = value
     return out
+
+
+def join_samples(parts: list[Samples]) -> Samples:
+    """Columns of several replies, one after the other."""
+    return Samples(
+        *(np.concatenate([getattr(part, name) for part in parts]) for name in Samples.__slots__)
+    )
