@@ -18,18 +18,15 @@ the event loop, so that no read can see half of it.
 
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from math import isfinite
 from typing import Any
 
 from asyncua import ua
 from asyncua.server.server import Server
 
 from steadyhand.adapters.sim.plant_runner import PlantRunner
+from steadyhand.adapters.sim.ua_values import Stamp, make_variant, stamped, unit_information
 from steadyhand.controllers.frames import Observation, Quality
 from steadyhand.controllers.signals import Signal
-
-UNIT_CODES = {"kW": "KWT", "kWh": "KWH", "degC": "CEL", "h": "HUR", "s": "SEC", "%": "P1"}
-"""UNECE Recommendation 20 common codes, as OPC 10000-8 wants them in EUInformation."""
 
 HANDSHAKE: dict[str, tuple[ua.VariantType, bool]] = {
     "control_granted": (ua.VariantType.Boolean, False),
@@ -62,9 +59,9 @@ class Disguise:
     replaces_value: bool = False
     variant: ua.VariantType | None = None
     status: ua.StatusCode | None = None
-    source_stamp: "float | datetime | str | None" = None
+    source_stamp: Stamp = None
     """Offset in seconds, a fixed time, or "none"."""
-    server_stamp: "float | datetime | str | None" = None
+    server_stamp: Stamp = None
     frozen: bool = False
     shows: str | None = None
     """Another measurement whose value this one shows (swapped wires)."""
@@ -190,12 +187,12 @@ class PlantNodes:
             value = disguise.value if disguise.replaces_value else value
             status = disguise.status or status
             kind = disguise.variant or kind
-            source_stamp = _stamp(disguise.source_stamp, stamp)
-            server_stamp = _stamp(disguise.server_stamp, datetime.now(UTC))
+            source_stamp = stamped(disguise.source_stamp, stamp)
+            server_stamp = stamped(disguise.server_stamp, datetime.now(UTC))
         elif status.is_bad():
             value = None
         cell.value = ua.DataValue(
-            Value=_variant(value, kind),
+            Value=make_variant(value, kind),
             StatusCode=status,
             SourceTimestamp=source_stamp,
             ServerTimestamp=server_stamp,
@@ -225,7 +222,7 @@ class PlantNodes:
             await self._add_analog(space, parent, index, readback, float(applied[i]), False)
         for name, (kind, writable) in HANDSHAKE.items():
             start_value = False if kind is ua.VariantType.Boolean else 0
-            item = _variable(parent, name, index, _variant(start_value, kind), name, writable)
+            item = _variable(parent, name, index, make_variant(start_value, kind), name, writable)
             await self._add(space, item, name, kind)
 
     async def _add_analog(
@@ -239,14 +236,14 @@ class PlantNodes:
     ) -> None:
         kind = ua.VariantType.Double
         item = _variable(
-            parent, signal.name, index, _variant(start, kind), signal.meaning, writable
+            parent, signal.name, index, make_variant(start, kind), signal.meaning, writable
         )
         item.TypeDefinition = ua.NodeId(ua.ObjectIds.AnalogItemType)
         await self._add(space, item, signal.name, kind)
         node = self._server.get_node(self._ids[signal.name])
         for label, value in (
             ("EURange", ua.Range(signal.low, signal.high)),
-            ("EngineeringUnits", _unit(signal.unit)),
+            ("EngineeringUnits", unit_information(signal.unit)),
         ):
             await node.add_property(
                 ua.NodeId(f"{signal.name}.{label}", index), ua.QualifiedName(label, 0), value
@@ -274,7 +271,7 @@ class PlantNodes:
         await self._server.nodes.objects.add_object(parent, ua.QualifiedName("decoy", index))
         plant = self._runner.plant
         for signal in (*plant.observations, *plant.outputs):
-            value = _variant(0.5 * (signal.low + signal.high), ua.VariantType.Double)
+            value = make_variant(0.5 * (signal.low + signal.high), ua.VariantType.Double)
             item = _variable(parent, signal.name, index, value, "decoy", writable=True)
             (result,) = await space.add_nodes([item])
             result.StatusCode.check()
@@ -298,7 +295,7 @@ class PlantNodes:
 
     async def set_unit(self, name: str, unit: str) -> None:
         """Change the EngineeringUnits property of a node."""
-        value = ua.DataValue(ua.Variant(_unit(unit), ua.VariantType.ExtensionObject))
+        value = ua.DataValue(ua.Variant(unit_information(unit), ua.VariantType.ExtensionObject))
         node_id = ua.NodeId(f"{name}.EngineeringUnits", self.index)
         await self._server.iserver.write_attribute_value(node_id, value)
 
@@ -334,44 +331,3 @@ def _variable(
         UserAccessLevel=mask,
     )
     return item
-
-
-def _unit(unit: str) -> ua.EUInformation:
-    """EUInformation whose display name is our unit; the id is the UNECE code's characters."""
-    code = UNIT_CODES.get(unit)
-    number = -1 if code is None else int.from_bytes(code.encode("ascii"), "big")
-    return ua.EUInformation(
-        NamespaceUri="http://www.opcfoundation.org/UA/units/un/cefact",
-        UnitId=number,
-        DisplayName=ua.LocalizedText(unit),
-        Description=ua.LocalizedText(unit),
-    )
-
-
-_INTEGERS = {
-    ua.VariantType[name]
-    for name in ("SByte", "Byte", "Int16", "UInt16", "Int32", "UInt32", "Int64", "UInt64")
-}
-
-
-def _variant(value: Any, kind: ua.VariantType) -> ua.Variant:  # noqa: ANN401
-    """Variant of `kind`; a list becomes an array, None a null."""
-    if value is None:
-        return ua.Variant(None, ua.VariantType.Null)
-    if isinstance(value, list):
-        return ua.Variant(value, kind, is_array=True)
-    if kind in _INTEGERS:
-        return ua.Variant(int(value) if isfinite(value) else 0, kind)
-    if kind is ua.VariantType.String:
-        return ua.Variant(str(value), kind)
-    return ua.Variant(value, kind)
-
-
-def _stamp(rule: "float | datetime | str | None", normal: datetime) -> datetime | None:
-    if rule is None:
-        return normal
-    if rule == "none":
-        return None
-    if isinstance(rule, datetime):
-        return rule
-    return normal + timedelta(seconds=float(rule))

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from steadyhand.adapters.sim.faults import FaultInjector, SignalFault
+from steadyhand.adapters.sim.fault_injector import FaultInjector
+from steadyhand.adapters.sim.faults import SignalFault
 from steadyhand.adapters.sim.observer import WriteLog
 from steadyhand.adapters.sim.tally import Tally
 from steadyhand.controllers.errors import ConfigError

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from steadyhand.adapters.sim.certificates import Pki
-from steadyhand.adapters.sim.side_channel import SideChannel
+from steadyhand.adapters.sim.side_client import SideChannel
 from steadyhand.controllers.errors import LinkError
 
 MODULE = "steadyhand.adapters.sim.server"

@@ -1,14 +1,12 @@
 """The side channel of a simulated plant: what no client of a real plant could do or know.
 
 One JSON object per line over a Unix socket: `{"op": "set", "signal": …}` is answered by
-`{"ok": true, …}` or `{"ok": false, "error": "…"}`. `SideChannel` is the client.
+`{"ok": true, …}` or `{"ok": false, "error": "…"}`. Its client is `side_client.SideChannel`.
 """
 
 import asyncio
 import json
-import socket
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -17,11 +15,13 @@ from asyncua import ua
 
 from steadyhand.adapters.sim.address_space import Disguise
 from steadyhand.adapters.sim.faults import SignalFault
-from steadyhand.adapters.sim.numbers import decode, encode
-from steadyhand.controllers.errors import ConfigError, LinkError, SteadyhandError
+from steadyhand.adapters.sim.latency import Latency
+from steadyhand.adapters.sim.numbers import decode
+from steadyhand.adapters.sim.ua_values import Stamp
+from steadyhand.controllers.errors import ConfigError, SteadyhandError
 
 if TYPE_CHECKING:
-    from steadyhand.adapters.sim.server import PlantServer
+    from steadyhand.adapters.sim.plant_server import PlantServer
 
 MAX_LINE = 1 << 20
 MAX_PATH = 100
@@ -29,17 +29,6 @@ MAX_PATH = 100
 
 Answer = dict[str, Any]
 Operation = Callable[[Answer], Awaitable[Answer | None]]
-
-
-@dataclass(frozen=True, slots=True)
-class Latency:
-    """Seconds a client waits longer than it has to."""
-
-    read_s: float = 0.0
-    write_s: float = 0.0
-    """Before a write acts."""
-    reply_s: float = 0.0
-    """After a write has acted, before its reply."""
 
 
 class SideChannelServer:
@@ -269,80 +258,7 @@ class SideChannelServer:
         asyncio.get_running_loop().call_later(0.05, self._plant.stopping.set)
 
 
-def _stamp_rule(rule: Any) -> "float | datetime | str | None":  # noqa: ANN401
+def _stamp_rule(rule: Any) -> Stamp:  # noqa: ANN401
     if rule is None or rule == "none":
         return rule
     return datetime.fromisoformat(rule) if isinstance(rule, str) else float(rule)
-
-
-class SideChannel:
-    """Client of the side channel; blocking, for tests and demonstrations.
-
-    Raises:
-        LinkError: nobody listens at `path`.
-    """
-
-    def __init__(self, path: Path, timeout_s: float = 10.0) -> None:
-        self._socket = socket.socket(socket.AF_UNIX)
-        self._socket.settimeout(timeout_s)
-        try:
-            self._socket.connect(str(path))
-        except OSError as error:
-            self._socket.close()
-            raise LinkError(f"side channel {path}: {error}") from None
-        self._file = self._socket.makefile("r", encoding="utf-8")
-
-    def call(self, operation: str, **fields: Any) -> Answer:  # noqa: ANN401
-        """One operation; the answer without its `ok`.
-
-        Raises:
-            LinkError: the plant refused, or is gone.
-        """
-        fields = {k: encode(v) if isinstance(v, float) else v for k, v in fields.items()}
-        try:
-            self._socket.sendall((json.dumps({"op": operation, **fields}) + "\n").encode())
-            line = self._file.readline()
-        except OSError as error:
-            raise LinkError(f"side channel: {operation}: {error}") from None
-        if not line:
-            raise LinkError(f"side channel: {operation}: the plant is gone")
-        answer: Answer = json.loads(line)
-        if not answer.pop("ok"):
-            raise LinkError(f"side channel: {operation}: {answer['error']}")
-        return answer
-
-    def set_value(self, signal: str, value: Any) -> None:  # noqa: ANN401
-        """Show `value` on `signal` until cleared."""
-        self.call("set", signal=signal, value=value)
-
-    def set_quality(self, signal: str, status: str) -> None:
-        """Show `signal` with a status code such as "UncertainLastUsableValue"."""
-        self.call("quality", signal=signal, status=status)
-
-    def inject(self, fault: SignalFault) -> None:
-        """Inject a fault."""
-        self.call("fault", fault=fault.to_dict())
-
-    def grant(self, on: bool) -> None:
-        """Grant control, or take it away."""
-        self.call("grant", on=on)
-
-    def truth(self) -> Answer:
-        """State, cost, violations, who drives."""
-        return self.call("truth")
-
-    def clear(self) -> None:
-        """Remove every disguise and every fault."""
-        self.call("clear")
-        self.call("clear_faults")
-
-    def close(self) -> None:
-        """Close the connection."""
-        self._file.close()
-        self._socket.close()
-
-    def __enter__(self) -> "SideChannel":
-        return self
-
-    def __exit__(self, *_exception: object) -> None:
-        self.close()

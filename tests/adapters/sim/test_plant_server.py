@@ -13,7 +13,7 @@ from steadyhand.adapters.sim.faults import FaultKind, SignalFault
 from steadyhand.adapters.sim.plants import RunSpec, make_runner
 from steadyhand.adapters.sim.process import PlantProcess
 from steadyhand.adapters.sim.server import parser
-from steadyhand.adapters.sim.side_channel import SideChannel
+from steadyhand.adapters.sim.side_client import SideChannel
 from steadyhand.controllers.errors import LinkError
 from steadyhand.controllers.frames import Source
 
@@ -580,11 +580,21 @@ def test_killed_server_resumes_the_plant_with_namespaces_in_another_order(start_
     assert energy == reference.image.values[0]  # the injected fault was resumed too
 
 
-def test_state_of_another_plant_is_refused(start_server, tmp_path):
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        ('{"plant": "teapot", "beats": 0}', "'teapot', not 'thermal_storage'"),
+        ('{"plant": "thermal_sto', "remove the file"),
+        ('{"beats": 0}', "remove the file"),
+    ],
+)
+def test_a_state_that_is_none_is_refused(start_server, tmp_path, content, says):
     state = tmp_path / "state.json"
-    state.write_text(json.dumps({"plant": "teapot", "beats": 0}))
-    with pytest.raises(LinkError, match=r"did not start.*'teapot', not 'thermal_storage'"):
+    state.write_text(content)
+    with pytest.raises(LinkError, match="did not start") as caught:
         start_server("--lockstep", "--state", str(state))
+    assert says in str(caught.value)
+    assert state.read_text() == content  # not overwritten: somebody may want to look at it
 
 
 def test_terminated_process_ends_in_order(tmp_path):

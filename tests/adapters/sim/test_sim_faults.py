@@ -8,17 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from steadyhand.adapters.sim.counter_random import uniform
+from steadyhand.adapters.sim.fault_injector import FaultInjector
 from steadyhand.adapters.sim.faults import (
     MEASUREMENT_KINDS,
     OUTPUT_KINDS,
     PARAMETERS,
-    FaultInjector,
     FaultKind,
     SignalFault,
     every_fault,
     faults_from_json,
     faults_to_json,
-    uniform,
 )
 from steadyhand.controllers.errors import ConfigError, SignalError
 from steadyhand.controllers.frames import Quality
