@@ -13,7 +13,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from steadyhand.controllers.errors import BundleError, ConfigError, LinkError, SteadyhandError
+from steadyhand.controllers.errors import BundleError, ConfigError, LinkError, RequestError, SteadyhandError
 
 EXIT_FAILED = 1
 EXIT_UNAVAILABLE = 69
@@ -178,6 +178,8 @@ def main() -> None:
         fail(error, EXIT_CONFIG)
     except LinkError as error:
         fail(error, EXIT_UNAVAILABLE)
+    except RequestError as error:
+        fail(error, EXIT_UNAVAILABLE if error.code == "NOT_RUNNING" else EXIT_FAILED)
     except SteadyhandError as error:
         fail(error, EXIT_FAILED)
 
