@@ -49,18 +49,26 @@ class JournalReader:
     """Read-only view of all segments of a journal."""
 
     def __init__(self, path: Path) -> None:
-        """Read the headers.
+        """Read the headers; a damaged segment is left out, and stands in `unreadable`.
 
         Args:
             path: directory of the journal, or one segment.
 
         Raises:
-            JournalError: there is none, or a header cannot be read.
+            JournalError: there is none that can be read.
         """
         headers = []
+        unreadable = {}
         for index, file in chain.segment_paths(path):
-            with closing(chain.open_readonly(file)) as connection:
-                headers.append((index, file, chain.read_header(connection)))
+            try:
+                with closing(chain.open_readonly(file)) as connection:
+                    headers.append((index, file, chain.read_header(connection)))
+            except JournalError as error:
+                unreadable[index] = str(error)
+        if not headers:
+            raise JournalError(f"no segment of {path} can be read: {unreadable}")
+        self.unreadable = unreadable
+        """Why, by number of the segment."""
         self.segments = tuple(
             SegmentInfo(
                 index,

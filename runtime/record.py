@@ -386,7 +386,7 @@ class Encoder:
         """Bytes of a short word; the cache is bounded, since words come from tables."""
         known = self._words.get(word)
         if known is None:
-            known = word.encode()[:16]
+            known = word.encode("utf-8", "replace")[:16]
             if len(self._words) < 256:
                 self._words[word] = known
         return known
@@ -478,7 +478,7 @@ def _pack_faults(
 
 
 def _pack_fault(origin: int, fault: Fault) -> bytes:
-    signal = fault.signal.encode()[:64]
+    signal = fault.signal.encode("utf-8", "replace")[:64]
     text = fault.text[:MAX_TEXT].encode("utf-8", "replace")
     code = _CODE_INDEX[fault.code]
     head = _FAULT.pack(origin, code, fault.value, fault.limit, len(signal), len(text))
