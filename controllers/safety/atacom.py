@@ -255,7 +255,7 @@ class AtacomDC:
             faults.append(
                 Fault(
                     ReasonCode.OBS_STALE,
-                    str(worst),
+                    f"observation[{worst}]",
                     float(age[worst]),
                     float(self.max_age_s[worst]),
                 )

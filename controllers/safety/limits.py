@@ -22,7 +22,7 @@ def clamp_dt(dt_s: float, period_s: float) -> float:
     least = 0.5 * period_s
     if not dt_s > least:
         return least
-    return min(dt_s, 2.0 * period_s)
+    return min(float(dt_s), 2.0 * period_s)
 
 
 @njit(cache=True)
@@ -254,7 +254,7 @@ class Limits:
         """
         take(applied, self._applied)
         take(sent, self._sent)
-        _last_applied(self._applied, self._sent, written, self._step, self._last)
+        _last_applied(self._applied, self._sent, bool(written), self._step, self._last)
         return self._last
 
     def last_of(self, observation: Observation, sent: Sent) -> Vector:
