@@ -2,17 +2,16 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import cast
 
 from steadyhand.adapters.sim.faults import SignalFault
 from steadyhand.adapters.sim.observer import WriteLog
 from steadyhand.adapters.sim.plant_runner import PlantRunner
+from steadyhand.adapters.sim.single import SinglePlant
 from steadyhand.controllers.errors import ConfigError
 from steadyhand.controllers.heuristics.thermal_storage import (
     StoragePriority,
     ThermalStorageHeuristic,
 )
-from steadyhand.controllers.plants.plant import Plant
 from steadyhand.controllers.plants.thermal_storage import ThermalStorage
 from steadyhand.controllers.plants.thermal_storage_parameters import ThermalStorageParameters
 from steadyhand.controllers.plants.thermal_storage_scenario import ScenarioSpec, generate
@@ -51,14 +50,15 @@ def thermal_storage(
     parameters: ThermalStorageParameters | None = None,
 ) -> PlantRunner:
     """The building with its tank; by itself it runs storage-priority, as most such plants do."""
-    plant = ThermalStorage(parameters or ThermalStorageParameters())
+    numbers = parameters or ThermalStorageParameters()
+    plant = SinglePlant(lambda xp: ThermalStorage(numbers, xp))
     wanted = ScenarioSpec(spec.seed, spec.days)
     if spec.season is not None:
         wanted = ScenarioSpec(spec.seed, spec.days, spec.season)
     scenario = generate(wanted)
     local = ThermalStorageHeuristic(StoragePriority(), plant.observations, plant.parameters)
     return PlantRunner(
-        cast("Plant", plant),
+        plant,
         plant.initial(scenario),
         scenario.w,
         local,

@@ -5,6 +5,8 @@ from math import inf, nan
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from steadyhand.adapters.sim.faults import FaultKind, SignalFault
 from steadyhand.adapters.sim.observer import WriteLog
@@ -13,6 +15,7 @@ from steadyhand.adapters.sim.plants import PLANTS, RunSpec, make_runner
 from steadyhand.adapters.sim.tally import Tally
 from steadyhand.controllers.errors import ConfigError
 from steadyhand.controllers.frames import Quality, Source
+from steadyhand.controllers.plants.thermal_storage import ThermalStorage
 from steadyhand.controllers.reasons import ReasonCode
 
 
@@ -260,6 +263,25 @@ def test_substeps_do_not_change_the_physics():
         ends.append((runner.x, runner.cost))
     np.testing.assert_allclose(ends[0][0], ends[1][0], rtol=1e-12)
     assert ends[0][1] == pytest.approx(ends[1][1], rel=1e-12)
+
+
+@settings(max_examples=300)
+@given(
+    x=st.tuples(st.floats(-50.0, 1900.0), st.floats(0.0, 200.0), st.floats(0.0, 40.0)),
+    slot=st.integers(0, 287),
+    u=st.floats(-500.0, 500.0),
+    w=st.tuples(st.floats(0.0, 1200.0), st.floats(-20.0, 50.0), st.floats(0.0, 1.0)),
+)
+def test_one_plant_at_a_time_gives_the_same_bits(x, slot, u, w):
+    single, batched = make_runner(RunSpec()).plant, ThermalStorage()
+    state = np.array([*x, 300.0 * slot])
+    command, row = np.array([u]), np.concatenate([w, np.full(16, 20.0)])
+    fast, slow = (p.transition(state, command, row, 300.0) for p in (single, batched))
+    np.testing.assert_array_equal(fast.x, slow.x)
+    assert fast.cost == slow.cost
+    seen = single.measure(state, command, row)
+    np.testing.assert_array_equal(seen, batched.measure(state, command, row))
+    assert seen.dtype == np.float64 and seen.shape == (24,)
 
 
 def test_unknown_plant_lists_the_choices():
