@@ -57,6 +57,11 @@ class Schedule:
         """Night: spans midnight."""
         return hour >= self.charge_from_h or hour < self.charge_to_h
 
+    def charge(self, now: Reading, model: ThermalStorage) -> float:
+        """Command in kW that fills the tank evenly until the charging hours end."""
+        left_h = max((self.charge_to_h - now.hour) % 24.0, 0.25)
+        return (now.energy_kwh - model.parameters.energy_high_kwh) / left_h
+
     def on_peak(self, hour: float) -> bool:
         """Hours of the highest price."""
         return self.on_peak_from_h <= hour < self.on_peak_to_h
@@ -74,42 +79,42 @@ class NoStorage:
 
 @dataclass(frozen=True, slots=True)
 class ChillerPriority:
-    """The chiller carries a base load by day, the tank what is above it; charge by night."""
+    """The chiller carries a base load by day, the tank what is above it; charge evenly by night."""
 
     base_kw: float = 250.0
     schedule: Schedule = Schedule()
 
     def wanted(self, now: Reading, model: ThermalStorage) -> float:
-        """Load above the base, or full charge."""
+        """Load above the base, or an even charge."""
         if self.schedule.charges(now.hour):
-            return -model.parameters.charge_max_kw
+            return self.schedule.charge(now, model)
         return max(now.load_kw - self.base_kw, 0.0)
 
 
 @dataclass(frozen=True, slots=True)
 class ConstantProportion:
-    """The tank carries a fixed share of the on-peak load; charge by night."""
+    """The tank carries a fixed share of the on-peak load; charge evenly by night."""
 
     share: float = 0.5
     schedule: Schedule = Schedule()
 
     def wanted(self, now: Reading, model: ThermalStorage) -> float:
-        """Share of the load, or full charge."""
+        """Share of the load, or an even charge."""
         if self.schedule.charges(now.hour):
-            return -model.parameters.charge_max_kw
+            return self.schedule.charge(now, model)
         return self.share * now.load_kw if self.schedule.on_peak(now.hour) else 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class StoragePriority:
-    """The tank carries all it can on-peak; charge by night."""
+    """The tank carries all it can on-peak; charge evenly by night."""
 
     schedule: Schedule = Schedule()
 
     def wanted(self, now: Reading, model: ThermalStorage) -> float:
-        """The whole load, or full charge."""
+        """The whole load, or an even charge."""
         if self.schedule.charges(now.hour):
-            return -model.parameters.charge_max_kw
+            return self.schedule.charge(now, model)
         return now.load_kw if self.schedule.on_peak(now.hour) else 0.0
 
 

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 PERIOD_S = 900.0
 DAY_S = 86400.0
 WINDOW_S = 900.0
+VIOLATION = 1e-6
+"""A scaled margin above this is a violation; below it is rounding (wires carry 32-bit floats)."""
 N_LOAD_FORECAST = 12
 N_OUTDOOR_FORECAST = 4
 STATE_NAMES = ("storage_energy_kwh", "peak_power_kw", "window_kwh", "time_of_day_s")
@@ -186,7 +188,7 @@ class ThermalStorage:
         return self.xp.concatenate([self.xp.stack(now, -1), ahead], -1)
 
     def margins(self, x: Array, u: Array, w: Array) -> Array:
-        """Operating margins (…, 5), scaled by their ranges; <= 0 is ok, > 0 is a violation.
+        """Operating margins (…, 5), scaled by their ranges; <= 0 is ok, > VIOLATION is not.
 
         The last two rows judge the command u itself, not what the plant made of it.
         """

@@ -12,7 +12,7 @@ _HALVINGS = 40  # of the full range of u: 850 kW / 2^40 < 1e-9 kW
 
 
 def least_command_for_power(
-    plant: ThermalStorage, load_kw: Array, outdoor_degc: Array, power_kw: float
+    plant: ThermalStorage, load_kw: Array, outdoor_degc: Array, power_kw: Array
 ) -> Array:
     """Smallest u (…,) kW whose electric power is at most `power_kw`; + discharges.
 
