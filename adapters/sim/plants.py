@@ -1,7 +1,9 @@
 """The plants that can be run by name: equations, scenario and the local control they came with."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+import numpy as np
 
 from steadyhand.adapters.sim.faults import SignalFault
 from steadyhand.adapters.sim.observer import WriteLog
@@ -14,12 +16,16 @@ from steadyhand.controllers.heuristics.thermal_storage import (
 )
 from steadyhand.controllers.plants.thermal_storage import ThermalStorage
 from steadyhand.controllers.plants.thermal_storage_parameters import ThermalStorageParameters
-from steadyhand.controllers.plants.thermal_storage_scenario import ScenarioSpec, generate
+from steadyhand.controllers.plants.thermal_storage_scenario import (
+    Scenario,
+    ScenarioSpec,
+    generate,
+)
 
 
 @dataclass(frozen=True, slots=True)
 class RunSpec:
-    """What to simulate. `season` None means the plant's usual one."""
+    """What to simulate. `season` None means the plant's usual one; see the plant for others."""
 
     plant: str = "thermal_storage"
     seed: int = 0
@@ -44,6 +50,23 @@ def make_runner(spec: RunSpec, log: WriteLog | None = None) -> PlantRunner:
     return make(spec, log)
 
 
+def thermal_storage_scenario(spec: RunSpec) -> Scenario:
+    """Disturbances of `spec`; a season such as "hot_weeks,heat_wave" gives each day its own.
+
+    Raises:
+        ConfigError: no such season, or a number that makes no sense.
+    """
+    if spec.season is None:
+        return generate(ScenarioSpec(spec.seed, spec.days))
+    if "," not in spec.season:
+        return generate(ScenarioSpec(spec.seed, spec.days, spec.season))
+    days = [
+        generate(ScenarioSpec(spec.seed + i, 1, season))
+        for i, season in enumerate(spec.season.split(","))
+    ]
+    return replace(days[0], w=np.concatenate([day.w for day in days]))
+
+
 def thermal_storage(
     spec: RunSpec,
     log: WriteLog | None = None,
@@ -52,10 +75,7 @@ def thermal_storage(
     """The building with its tank; by itself it runs storage-priority, as most such plants do."""
     numbers = parameters or ThermalStorageParameters()
     plant = SinglePlant(lambda xp: ThermalStorage(numbers, xp))
-    wanted = ScenarioSpec(spec.seed, spec.days)
-    if spec.season is not None:
-        wanted = ScenarioSpec(spec.seed, spec.days, spec.season)
-    scenario = generate(wanted)
+    scenario = thermal_storage_scenario(spec)
     local = ThermalStorageHeuristic(StoragePriority(), plant.observations, plant.parameters)
     return PlantRunner(
         plant,
