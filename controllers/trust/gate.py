@@ -162,9 +162,11 @@ class _Row:
 
 
 _IMAGE_CODES = frozenset(
-    code for code in ReasonCode if code.startswith(("OBS_", "SAMPLE_", "SUB_"))
+    code
+    for code in ReasonCode
+    if code.startswith(("OBS_", "SAMPLE_", "SUB_")) or code is ReasonCode.TICK_GAP
 )
-"""Faults of the image that void trust at once: the policy answered to something untrue."""
+"""Faults of the image that void trust at once: the policy answered to something untrue or old."""
 _PROPOSAL_CODES = {
     ProposalStatus.ABSENT: ReasonCode.POLICY_ABSENT,
     ProposalStatus.LATE: ReasonCode.INFER_LATE,
@@ -213,8 +215,9 @@ class Gate:
         self._filter_fault: Fault | None = None
         self._may_return = True
         self._switches: deque[float] = deque()
-        self._now_s: float | None = None
-        self._since_s = 0.0
+        self._now_s = nan
+        self._since_s = nan
+        self._quiet_since_s = nan
 
     @property
     def alarms(self) -> dict[str, int]:
@@ -303,27 +306,36 @@ class Gate:
 
     def _advance(self, time_s: float, alarm: bool, quiet: bool) -> Fault | None:
         """One step of the state machine; returns the fault of a new latch."""
-        if self._now_s is None or time_s < self._since_s:
-            self._since_s = time_s if isfinite(time_s) else 0.0
         if isfinite(time_s):
+            if not time_s >= self._now_s:  # the first image, or another time scale begins
+                self._since_s, self._quiet_since_s = time_s, nan
             self._now_s = time_s
-        now_s = self._now_s if self._now_s is not None else 0.0
-        stayed_s = now_s - self._since_s
+        now_s = self._now_s
+        if alarm or not quiet:
+            self._quiet_since_s = nan
+        elif isnan(self._quiet_since_s):
+            self._quiet_since_s = now_s
         if self.state is GateState.TRUST:
             if alarm:
                 return self._leave_trust(now_s)
         elif self.state is GateState.FALLBACK:
-            if not alarm and quiet and stayed_s >= self._settings.minimum_stay_s:
+            if not isnan(self._quiet_since_s) and self._lasted(self._settings.minimum_stay_s):
                 self._enter(GateState.PROBATION)
         elif self.state is GateState.PROBATION:
             if alarm:
                 self._enter(GateState.FALLBACK)
-            elif not quiet:
-                self._since_s = now_s
-            elif stayed_s >= self._settings.dwell_s and self._may_return:
+            elif (
+                self._may_return
+                and self._lasted(self._settings.dwell_s)
+                and now_s - self._quiet_since_s >= self._settings.dwell_s
+            ):
                 self._enter(GateState.TRUST)
                 self._switches.append(now_s)
         return None
+
+    def _lasted(self, time_s: float) -> bool:
+        """Has this state lasted so long? Never, while the time is not known."""
+        return self._now_s - self._since_s >= time_s
 
     def _leave_trust(self, now_s: float) -> Fault | None:
         """Record the switch; latch when there is no room for one more in and out."""
@@ -340,8 +352,7 @@ class Gate:
 
     def _enter(self, state: GateState) -> None:
         self.state = state
-        if self._now_s is not None:
-            self._since_s = self._now_s
+        self._since_s = self._now_s
 
 
 _BLIND = Fault(ReasonCode.GATE_FAULT, text="no confidence monitor is active")

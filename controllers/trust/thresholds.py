@@ -33,17 +33,17 @@ def beta_cdf(x: float, a: float, b: float) -> float:
     front = exp(lgamma(a + b) - lgamma(a) - lgamma(b) + a * log(x) + b * log1p(-x)) / a
     tiny = 1e-300
     c, d = 1.0, 1.0 / (1.0 - (a + b) * x / (a + 1.0))
-    fraction = d
-    for m in range(1, 10_000):
+    fraction, change, m = d, 0.0, 0
+    while m < 10_000 and abs(change - 1.0) > 1e-15:
+        m += 1
         for term in (
             m * (b - m) * x / ((a + 2 * m - 1.0) * (a + 2 * m)),
             -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1.0)),
         ):
             d = 1.0 / _away_from_zero(1.0 + term * d, tiny)
             c = _away_from_zero(1.0 + term / c, tiny)
-            fraction *= c * d
-        if abs(c * d - 1.0) < 1e-15:
-            break
+            change = c * d
+            fraction *= change
     return front * fraction
 
 
