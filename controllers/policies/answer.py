@@ -3,7 +3,7 @@ any model: the process that ran the graph is not believed about its own numbers.
 """
 
 from math import isfinite, nan, sqrt
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -22,6 +22,19 @@ product asks all of it at once; NaN and infinity fail the comparison."""
 # The graph computes low + (high - low) * share in float32, so an action exactly on its bound may
 # come out a few units in the last place beyond it. That is rounding, not a range fault.
 _ROUNDING = 2.0 * float(np.finfo(np.float32).eps)
+
+# Every good answer makes one Proposal. The constructor of a frozen dataclass looks each field up by
+# name and costs a quarter of a small net's whole call, so its slots are filled directly here.
+_blank = object.__new__
+_slots: Any = Proposal
+_set_action = _slots.action.__set__
+_set_status = _slots.status.__set__
+_set_value = _slots.value.__set__
+_set_error = _slots.error.__set__
+_set_confidence_logit = _slots.confidence_logit.__set__
+_set_latency_s = _slots.latency_s.__set__
+_set_text = _slots.text.__set__
+_set_faults = _slots.faults.__set__
 
 
 class AnswerCheck:
@@ -51,14 +64,16 @@ class AnswerCheck:
             if not low <= number <= high:
                 faults = self._outside(numbers)
                 break
-        return Proposal(
-            np.array(numbers[:n_u]),
-            value=numbers[n_u],
-            error=numbers[n_u + ERROR],
-            confidence_logit=numbers[n_u + CONFIDENCE_LOGIT],
-            latency_s=latency_s,
-            faults=faults,
-        )
+        made: Proposal = _blank(Proposal)
+        _set_action(made, np.array(numbers[:n_u]))
+        _set_status(made, ProposalStatus.OK)
+        _set_value(made, numbers[n_u])
+        _set_error(made, numbers[n_u + ERROR])
+        _set_confidence_logit(made, numbers[n_u + CONFIDENCE_LOGIT])
+        _set_latency_s(made, latency_s)
+        _set_text(made, "")
+        _set_faults(made, faults)
+        return made
 
     def failed(
         self,

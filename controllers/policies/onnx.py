@@ -6,6 +6,7 @@ observation in, runs, and reads one row of numbers.
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -83,24 +84,27 @@ class OnnxPolicy:
         self._input: NDArray[np.float32] = np.zeros(len(observations), np.float32)
         self.numbers: NDArray[np.float32] = np.zeros(len(outputs) + SCALARS, np.float32)
         """(n_u + 3,) the last answer: actions, V, E, C. Overwritten by each run."""
-        self._session = session
-        self._run = _bind(session, self._input, self.numbers)
+        self.session = session
+        """The session itself, for whoever compares ways to call it."""
+        self.run_bound: Callable[[], Any] = _bind(session, self._input, self.numbers)
         self.golden_error = self._examine(golden, outputs)
 
     def propose(self, observation: Observation) -> Proposal:
         """Proposal for `observation`; callable in the tick, never raises."""
         clock = self._clock
         start = clock() if clock else 0.0
+        values = observation.values
         try:
-            finite = self.run(observation.values)
+            if not values.dot(values) < SQUARE_LIMIT:
+                return self._check.input_refused(values)
+            self._input[:] = values
+            self.run_bound()
         except Exception as error:  # noqa: BLE001  (a policy's failure is a status, never ours)
             text = f"inference failed: {type(error).__name__}: {str(error)[:300]}"
             return self._check.failed(
                 ProposalStatus.ERROR, text, (Fault(ReasonCode.INFER_ERROR, text=text),)
             )
         latency_s = clock() - start if clock else 0.0
-        if not finite:
-            return self._check.input_refused(observation.values)
         return self._check.proposal(self.numbers.tolist(), latency_s)
 
     def run(self, values: Vector) -> bool:
@@ -108,7 +112,7 @@ class OnnxPolicy:
         if not values.dot(values) < SQUARE_LIMIT:
             return False
         self._input[:] = values
-        self._run()
+        self.run_bound()
         return True
 
     def _examine(self, golden: Golden, outputs: SignalSet) -> float:
@@ -264,6 +268,5 @@ def _bind(
     # small net. Where a later onnxruntime hides the inner objects, the public method serves.
     inner, inner_binding = getattr(session, "_sess", None), getattr(binding, "_iobinding", None)
     if inner is None or inner_binding is None:
-        return lambda: session.run_with_iobinding(binding)
-    options, run = ort.RunOptions(), inner.run_with_iobinding
-    return lambda: run(inner_binding, options)
+        return partial(session.run_with_iobinding, binding)
+    return partial(inner.run_with_iobinding, inner_binding, ort.RunOptions())

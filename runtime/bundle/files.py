@@ -19,17 +19,18 @@ def write_new(path: Path, data: bytes, *, mode: int = 0o600) -> None:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
+        _sync_directory(path.parent)
     except OSError:
         path.unlink()
         raise
-    _sync_directory(path.parent)
 
 
 def replace(path: Path, data: bytes, *, mode: int = 0o600) -> None:
     """Put `data` at `path` in one step: whoever reads it sees the old or the new bytes.
 
     Raises:
-        OSError: it cannot be written; then the old bytes are still there.
+        OSError: it cannot be written; the old bytes are still there, unless only the last step
+            failed, which makes the new ones durable.
     """
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     write_new(temporary, data, mode=mode)

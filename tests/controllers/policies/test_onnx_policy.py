@@ -175,7 +175,7 @@ def test_run_time_error_is_a_status(monkeypatch):
     def fail() -> None:
         raise RuntimeError("CUDA error 700: illegal address")
 
-    monkeypatch.setattr(policy, "_run", fail)
+    monkeypatch.setattr(policy, "run_bound", fail)
     proposal = policy.propose(observe(1.0, 2.0, 3.0))
     assert proposal.status is ProposalStatus.ERROR
     assert "CUDA error 700" in proposal.text
