@@ -37,6 +37,8 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _CODES = tuple(str(code) for code in ReasonCode)
 _CODE_INDEX = {code: i for i, code in enumerate(ReasonCode)}
 _WRITE_CODES = tuple(code for code in _CODES if code.startswith("WRITE_"))
+_LARGEST = 1e12
+"""Seconds beyond which a duration is nonsense; sums stay finite for ever below it."""
 _TIMED = (
     ("lateness", "Start of a tick after its planned time"),
     ("cycle", "From reading the plant to the command's hand-over"),
@@ -186,13 +188,13 @@ class Metrics:
         for histogram, value in zip(
             self._timed, (lateness, cycle, propose, certify, write), strict=False
         ):
-            if 0.0 <= value < inf:
+            if 0.0 <= value < _LARGEST:
                 histogram.counts[bisect_left(histogram.edges, value)] += 1
                 histogram.total += value
             else:
                 self._nonfinite += 1
         age = max(observation.age_s.tolist(), default=0.0)
-        if 0.0 <= age < inf:
+        if 0.0 <= age < _LARGEST:
             self._age.counts[bisect_left(self._age.edges, age)] += 1
             self._age.total += age
         else:

@@ -6,7 +6,7 @@ from dataclasses import fields, replace
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from steadyhand.controllers.errors import JournalError
@@ -101,6 +101,7 @@ CERTIFIEDS = st.builds(Certified, vectors(1), REPORTS, faults("c."))
 SENTS = st.builds(Sent, vectors(1), COUNTS, NUMBERS, st.booleans(), faults("s."))
 
 
+@settings(deadline=None)
 @given(
     sequence=COUNTS,
     now_s=NUMBERS,

@@ -2,7 +2,7 @@
 
 import threading
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from steadyhand.controllers.frames import Source
@@ -11,6 +11,7 @@ from steadyhand.runtime.recorder import Ring
 from tests.support.records import LAYOUT, fresh_recorder, record_ticks, tick_arguments
 
 
+@settings(deadline=None)
 @given(st.integers(1, 8), st.lists(st.integers(0, 12), max_size=20))
 def test_ring_against_a_list(capacity, bursts):
     """Model: a list of everything; after each burst the reader takes what is left."""
