@@ -34,7 +34,7 @@ def test_a_number_out_of_bounds_is_named_with_its_bounds(value: float) -> None:
 
 
 def test_a_band_outside_the_tank_is_refused() -> None:
-    with pytest.raises(ConfigError, match="operating band 75.0 to 1600.0 kWh"):
+    with pytest.raises(ConfigError, match=r"operating band 75\.0 to 1600\.0 kWh"):
         replace(ICE, energy_high_kwh=1600.0)
 
 

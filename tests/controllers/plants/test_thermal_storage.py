@@ -6,7 +6,11 @@ import numpy as np
 import pytest
 
 from steadyhand.controllers.plants import scalars
-from steadyhand.controllers.plants.thermal_storage import DISTURBANCE_NAMES, PERIOD_S, ThermalStorage
+from steadyhand.controllers.plants.thermal_storage import (
+    DISTURBANCE_NAMES,
+    PERIOD_S,
+    ThermalStorage,
+)
 from steadyhand.controllers.plants.thermal_storage_parameters import CHILLED_WATER, ICE
 from steadyhand.controllers.plants.thermal_storage_scenario import (
     Scenario,
@@ -243,7 +247,9 @@ def test_gradients_flow_through_the_step() -> None:
     torch = pytest.importorskip("torch")
     plant = ThermalStorage(xp=torch)
     u = torch.tensor([100.0], dtype=torch.float64, requires_grad=True)
-    after = plant.step(torch.from_numpy(state(800.0)), u, torch.from_numpy(disturbance(300.0)), 900.0)
+    after = plant.step(
+        torch.from_numpy(state(800.0)), u, torch.from_numpy(disturbance(300.0)), 900.0
+    )
     (slope,) = torch.autograd.grad(after[0], u)
     assert slope.item() == pytest.approx(-(1 - np.exp(-0.0005)) / 0.002)
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from steadyhand.controllers.errors import ConfigError
-from steadyhand.controllers.plants.thermal_storage import ThermalStorage
 from steadyhand.controllers.plants import thermal_storage_scenario as scenarios
+from steadyhand.controllers.plants.thermal_storage import ThermalStorage
 from steadyhand.controllers.plants.thermal_storage_scenario import (
     HELD_OUT_SEEDS,
     REFERENCE_TARIFF,
