@@ -46,6 +46,10 @@ class Link(Protocol):
         """Stop the heartbeat and ask the plant to take its own mode back; waits <= 1 s."""
         ...
 
+    def newest(self) -> tuple[int, float]:
+        """Number and plant time (s) of the newest image; never waits, consumes nothing."""
+        ...
+
     def wait_fresh(self, after_sequence: int, timeout_s: float) -> bool:
         """Block until an image newer than `after_sequence` exists; False on time-out.
 

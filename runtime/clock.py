@@ -120,7 +120,11 @@ class PacedClock:
 
 
 class PlantClock:
-    """Ticks once for every new process image: for plants that set the beat, and for lock-step."""
+    """Ticks with the plant: at the first image of each period of plant time.
+
+    A plant that shows images more often than once per period is followed all the same; one that
+    falls silent still gets a tick per time-out, so that its silence is judged.
+    """
 
     def __init__(
         self,
@@ -135,32 +139,43 @@ class PlantClock:
 
         Args:
             link: the link whose images are waited for.
-            period_s: plant seconds between images.
+            period_s: plant seconds between ticks.
             time_scale: plant seconds per monotonic second, for the deadline.
-            timeout_s: monotonic seconds after which a beat is given without a new image, so that
-                a silent plant is still judged.
+            timeout_s: monotonic seconds after which a beat is given without a new image.
             idle: what is done during long waits.
             monotonic: the clock, injectable for tests.
         """
         self._link = link
+        self._period_s = period_s
         self._wall_period_s = max(period_s / time_scale, timeout_s)
         self._time_scale = time_scale
         self._timeout_s = timeout_s
         self._idle = idle or Idle()
         self._monotonic = monotonic
         self._start_s = monotonic()
+        self._period: int | None = None
+        """Number of the plant's period that the last tick belonged to."""
 
     def wait(self, after_sequence: int) -> Beat:
-        """Block for an image newer than `after_sequence`, at most `timeout_s`."""
+        """Block for the first image of another period, at most `timeout_s`."""
         until_s = self._monotonic() + self._timeout_s
+        skipped = 0
         while (left_s := until_s - self._monotonic()) > 0.0:
-            if self._link.wait_fresh(after_sequence, min(left_s, SLICE_S)) or self._idle.take():
+            if self._link.wait_fresh(after_sequence, min(left_s, SLICE_S)):
+                after_sequence, plant_s = self._link.newest()
+                period = floor(plant_s / self._period_s + 1e-6)
+                if period != self._period:
+                    before, self._period = self._period, period
+                    # a plant that began anew has not skipped anything
+                    skipped = 0 if before is None else max(0, period - before - 1)
+                    break
+            if self._idle.take():
                 break
         now_s = self._monotonic()
         return Beat(
             now_s=(now_s - self._start_s) * self._time_scale,
             lateness_s=0.0,
-            skipped=0,
+            skipped=skipped,
             deadline_s=now_s + self._wall_period_s,
         )
 

@@ -135,6 +135,10 @@ class ReplayLink:
     def release(self) -> None:
         """Nothing to release."""
 
+    def newest(self) -> tuple[int, float]:
+        """Number and plant time (s) of the recorded image."""
+        return self.sequence, nan if self._record is None else self._record.observation.time_s
+
     def wait_fresh(self, after_sequence: int, timeout_s: float) -> bool:
         """Recorded images are always there."""
         del after_sequence, timeout_s

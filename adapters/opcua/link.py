@@ -138,6 +138,11 @@ class OpcUaLink:
             # a plant that does not hear us sees our heartbeat stop
             pending.exception(timeout=RELEASE_S)
 
+    def newest(self) -> tuple[int, float]:
+        """Number and plant time (s) of the newest image."""
+        shot = self._board.snapshot
+        return shot.sequence, shot.time_s
+
     def wait_fresh(self, after_sequence: int, timeout_s: float) -> bool:
         """Block until an image newer than `after_sequence` exists; False on time-out."""
         return self._board.wait(after_sequence, timeout_s)

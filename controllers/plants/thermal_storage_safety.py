@@ -14,6 +14,7 @@ energy); the command may act up to `DELAY_S` late, while the one before it goes 
 import numpy as np
 from numpy.typing import NDArray
 
+from steadyhand.controllers.errors import SafetyError
 from steadyhand.controllers.frames import Observation, Quality
 from steadyhand.controllers.plants import scalars
 from steadyhand.controllers.plants.thermal_storage import ThermalStorage
@@ -44,7 +45,8 @@ class ThermalStorageSafety:
         self._model = ThermalStorage(parameters, xp=scalars)
         self.inputs: SignalSet = self._model.outputs
         observations = self._model.observations
-        self._energy, self._load, self._outdoor = (observations.index(name) for name in NEEDED)
+        self._columns = tuple(observations.index(name) for name in NEEDED)
+        self._energy, self._load, self._outdoor = self._columns
         self._per_kw = 1.0 / (HOUR_S * parameters.band_kwh)
         self.constraints = self._constraints()
 
@@ -60,13 +62,14 @@ class ThermalStorageSafety:
     ) -> None:
         """Fill the rows (2,), their Jacobian (2, 1) and drifts, and the bounds (1,) of U.
 
-        A measurement that is not good makes everything NaN: the filter then takes the backup.
+        Raises:
+            SafetyError: a measurement that the rows need is not good; the filter then takes the
+                backup.
         """
         p = self.parameters
-        if not self._usable(observation):
-            for array in (k, J_G, psi_trusted, psi_untrusted, low, high):
-                array.fill(np.nan)
-            return
+        for column, name in zip(self._columns, NEEDED, strict=True):
+            if observation.quality[column] != Quality.GOOD:
+                raise SafetyError(f"{name} is not good")
         energy = float(observation.values[self._energy])
         loss = p.loss_per_h * energy * self._per_kw
         k[0] = (energy - p.energy_high_kwh) / p.band_kwh
@@ -86,10 +89,6 @@ class ThermalStorageSafety:
         """Leave the tank alone: the chiller follows the load. Needs no measurement."""
         del observation
         out[0] = 0.0
-
-    def _usable(self, observation: Observation) -> bool:
-        columns = (self._energy, self._load, self._outdoor)
-        return all(observation.quality[i] == Quality.GOOD for i in columns)
 
     def _constraints(self) -> ConstraintSet:
         p = self.parameters

@@ -123,6 +123,46 @@ class Images:
     def skip(self) -> None:
         self.skips += 1
 
+    def newest(self) -> tuple[int, float]:
+        return 42, 0.0
+
+
+class Publishing(Images):
+    """A plant that shows an image every 300 s of its time."""
+
+    def __init__(self) -> None:
+        super().__init__(fresh=True)
+        self.images = 0
+
+    def wait_fresh(self, after_sequence: int, timeout_s: float) -> bool:
+        self.images += 1
+        return True
+
+    def newest(self) -> tuple[int, float]:
+        return self.images, 300.0 * self.images
+
+
+def test_plant_clock_ticks_once_per_period_of_a_plant_that_shows_more_images() -> None:
+    plant, time = Publishing(), FakeTime()
+    clock = PlantClock(plant, 900.0, 9000.0, 0.5, None, time.monotonic)  # type: ignore[arg-type]
+    seen = []
+    for _ in range(4):
+        assert clock.wait(plant.images).skipped == 0
+        seen.append(plant.images)
+    assert seen == [1, 3, 6, 9]
+    plant.images = 20
+    assert clock.wait(plant.images).skipped == 3  # periods 4, 5 and 6 went by unseen
+
+
+def test_plant_clock_follows_a_plant_that_begins_anew() -> None:
+    plant, time = Publishing(), FakeTime()
+    clock = PlantClock(plant, 900.0, 9000.0, 0.5, None, time.monotonic)  # type: ignore[arg-type]
+    plant.images = 300
+    clock.wait(0)
+    plant.images = 0
+    assert clock.wait(0).skipped == 0
+    assert plant.images == 1
+
 
 @pytest.mark.parametrize("fresh", [True, False])
 def test_plant_clock_waits_for_the_next_image_and_gives_up_in_time(fresh: bool) -> None:
