@@ -13,6 +13,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from steadyhand.adapters.sim import guard
 from steadyhand.adapters.sim.certificates import make_certificate, make_pki
+from steadyhand.adapters.sim.plants import RunSpec, make_runner
 from steadyhand.adapters.sim.server import EX_CONFIG, INSECURE, main
 from steadyhand.controllers.errors import ConfigError
 
@@ -43,7 +44,8 @@ def test_the_trusted_client_gets_in(server):
         async with server.client() as nodes:
             return await nodes.value("storage_energy_kwh")
 
-    assert asyncio.run(go()) == 900.0  # half of the band 90 to 1710
+    p = make_runner(RunSpec()).plant.parameters
+    assert asyncio.run(go()) == 0.5 * (p.energy_low_kwh + p.energy_high_kwh)  # half charged
 
 
 def test_the_trusted_user_certificate_gets_in(server, plant_pki):

@@ -16,6 +16,7 @@ from steadyhand.adapters.sim.tally import Tally
 from steadyhand.controllers.errors import ConfigError
 from steadyhand.controllers.frames import Quality, Source
 from steadyhand.controllers.plants.thermal_storage import ThermalStorage
+from steadyhand.controllers.plants.thermal_storage_scenario import ScenarioSpec, generate
 from steadyhand.controllers.reasons import ReasonCode
 
 
@@ -282,6 +283,17 @@ def test_one_plant_at_a_time_gives_the_same_bits(x, slot, u, w):
     seen = single.measure(state, command, row)
     np.testing.assert_array_equal(seen, batched.measure(state, command, row))
     assert seen.dtype == np.float64 and seen.shape == (24,)
+
+
+def test_each_day_can_have_its_own_season():
+    runner = make_runner(RunSpec(seed=5, season="hot_weeks,heat_wave"))
+    days = [
+        generate(ScenarioSpec(seed, 1, season)).w
+        for seed, season in ((5, "hot_weeks"), (6, "heat_wave"))
+    ]
+    np.testing.assert_array_equal(runner.disturbances, np.concatenate(days))
+    with pytest.raises(ConfigError, match="monsoon"):
+        make_runner(RunSpec(season="hot_weeks,monsoon"))
 
 
 def test_unknown_plant_lists_the_choices():

@@ -63,7 +63,8 @@ def test_nodes_carry_units_and_ranges(lockstep):
     assert kind == ua.NodeId(ua.ObjectIds.AnalogItemType)
     assert data_type == ua.NodeId(ua.ObjectIds.Double)
     assert parent.Identifier == "thermal_storage"
-    assert (found["EURange"].Low, found["EURange"].High) == (-90.0, 1890.0)
+    energy = make_runner(RunSpec()).plant.observations.signals[0]
+    assert (found["EURange"].Low, found["EURange"].High) == (energy.low, energy.high)
     unit = found["EngineeringUnits"]
     assert unit.DisplayName.Text == "kWh"
     assert unit.UnitId == 0x4B5748  # "KWH", UNECE Recommendation 20
@@ -573,7 +574,8 @@ def test_killed_server_resumes_the_plant_with_namespaces_in_another_order(start_
 
     wrong, new_index, energy = on(second, stale_and_on)
     assert new_index == index + 2
-    assert wrong == 0.5 * (-90.0 + 1890.0)  # the decoy
+    energy_signal = reference.plant.observations.signals[0]
+    assert wrong == 0.5 * (energy_signal.low + energy_signal.high)  # the decoy
     truth = second.side.truth()
     assert truth["state"] == reference.x.tolist()
     assert truth["cost"] == reference.cost
