@@ -1,8 +1,10 @@
 """The policy against a second implementation, and everything it must refuse or survive."""
 
+import resource
 from collections.abc import Callable
 from dataclasses import FrozenInstanceError, fields
 from math import inf, nan
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -381,3 +383,18 @@ def test_cpu_as_asked_gives_no_notice():
     policy = build()
     assert (policy.provider, policy.notice) == ("cpu", "")
     assert policy.golden_error < 1e-5
+
+
+@pytest.mark.slow
+def test_a_thousand_policies_leave_no_memory_behind():
+    """What a year of swaps within one process would leak."""
+
+    def resident_bytes() -> int:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+
+    for _ in range(50):
+        build()
+    before = resident_bytes()
+    for _ in range(1000):
+        build().propose(observe(1.0, 2.0, 3.0))
+    assert resident_bytes() - before < 50 * 2**20
