@@ -215,7 +215,8 @@ def _holds(
             value = abs(value)
         elif multiplier[i] < 0.0:
             multiplier[i] = 0.0
-        if value > _CHECKED and value * value > _CHECKED**2 * vectors[_LENGTH2, i]:
+        # Written so that NaN fails.
+        if not (value <= _CHECKED or value * value <= _CHECKED**2 * vectors[_LENGTH2, i]):
             return False
     return True
 

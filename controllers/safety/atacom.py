@@ -38,7 +38,7 @@ from steadyhand.controllers.reasons import ReasonCode
 from steadyhand.controllers.safety.active_set import Status
 from steadyhand.controllers.safety.arrays import Mask, Matrix
 from steadyhand.controllers.safety.constraint import ConstraintSet, Gains, diameter, metric
-from steadyhand.controllers.safety.limits import Limits, all_finite, confine, cut, take
+from steadyhand.controllers.safety.limits import Limits, all_finite, all_within, confine, cut, take
 from steadyhand.controllers.safety.row_filter import DC, RowFilter, Solver, Variant
 from steadyhand.controllers.safety.rows import (
     REPORTED,
@@ -60,6 +60,8 @@ class _Answer:
     infeasible: bool = False
 
 
+_ABSURD = 1e100
+"""Larger numbers of a model would overflow when squared."""
 _FAR = 1e3
 """A wanted input counts as at most this many ranges outside its box."""
 
@@ -165,6 +167,7 @@ class AtacomDC:
         self._star, self._u, self._applied = (np.zeros(n) for _ in range(3))
         self._before = _Before(m, n)
         cut(self._low, self._high, self.limits.narrow, self._lo, self._hi)
+        all_within(self._k, _ABSURD)
         self._before.surprise(self._k, self._u, 1.0, self._residual_bounds)
 
     def certify(self, observation: Observation, wanted: Vector, sent: Sent) -> Certified:
@@ -266,12 +269,12 @@ class AtacomDC:
             *(("psi_trusted", self._psi_trusted), ("psi_untrusted", self._psi_untrusted)),
             *(("low", self._low), ("high", self._high)),
         ):
-            if not all_finite(array):
+            if not all_within(array, _ABSURD):
                 faults.append(
                     Fault(
                         ReasonCode.FILTER_NONFINITE,
                         label,
-                        text=f"safety model: {label} is not finite",
+                        text=f"safety model: {label} is not finite or absurd",
                     )
                 )
                 return False
@@ -282,6 +285,8 @@ class AtacomDC:
         rows, J_G = self.rows, self._J_G
         rows.build(self._nominal, self._k, J_G, self._psi_trusted, self._psi_untrusted)
         status, steps = rows.project(self._nominal, J_G, self._lo, self._hi, self._star)
+        if status == Status.SOLVED and not all_finite(self._star):
+            status = Status.STOPPED
         if status == Status.SOLVED:
             rows.table[Field.MULTIPLIER] = rows.solver.multiplier[: len(rows.nu)]
             share = rows.blend(J_G, self._star, self._backup, self._u)

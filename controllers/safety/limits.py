@@ -163,13 +163,20 @@ def confine(
 
 
 @njit(cache=True)
-def all_finite(
-    values: Vector,
-) -> bool:
+def all_finite(values: Vector) -> bool:
     """Is every number finite?"""
     good = True
     for a in range(values.shape[0]):
         good = good and np.isfinite(values[a])
+    return good
+
+
+@njit(cache=True)
+def all_within(values: Vector, bound: float) -> bool:
+    """Is every number at most `bound` in size? NaN is not."""
+    good = True
+    for a in range(values.shape[0]):
+        good = good and abs(values[a]) <= bound
     return good
 
 

@@ -131,6 +131,7 @@ def blend(
     """Smallest share s of the backup with which every hard row passes its check.
 
     The rows are affine, so each one allows an interval of s; u = (1-s) u_star + s u_backup.
+    Both inputs must be finite.
 
     Returns:
         s in [0, 1], or -1 if no share passes; `u` is then left alone.

@@ -279,6 +279,15 @@ def test_a_solver_that_stops_early_is_no_answer(bench) -> None:
     assert certified.faults[0].value == 9.0
 
 
+def test_a_solved_answer_that_is_none(bench) -> None:
+    plant = bench(solver=NoSolver(Status.SOLVED))
+    plant.filter.rows.solver.solve = lambda *a: (a[-1].fill(nan), (Status.SOLVED, 3))[1]
+    plant.model.J[:], plant.model.fallback[:] = 1.0, -0.25
+    certified = plant.certify([1.0])
+    assert certified.action.tolist() == [-0.25]
+    assert certified.report.outcome is FilterOutcome.TIME_OUT
+
+
 def test_when_nothing_answers_the_backup_goes_out(bench) -> None:
     plant = bench(solver=NoSolver(Status.STOPPED, Status.STOPPED))
     plant.model.J[:], plant.model.k[:], plant.model.fallback[:] = 1.0, 0.1, 0.75
@@ -350,7 +359,7 @@ def test_huge_but_finite_commands_are_met(bench) -> None:
 
 
 @pytest.mark.parametrize("label", ["k", "J", "trusted", "untrusted", "low", "high"])
-@pytest.mark.parametrize("bad", [nan, inf])
+@pytest.mark.parametrize("bad", [nan, inf, -1.1e100])
 def test_a_model_that_is_not_finite(bench, label: str, bad: float) -> None:
     plant = bench()
     getattr(plant.model, label)[:] = bad
@@ -369,7 +378,7 @@ def test_a_model_that_is_not_finite(bench, label: str, bad: float) -> None:
     assert codes(certified) == [ReasonCode.FILTER_NONFINITE]
     name = {"J": "J_G", "trusted": "psi_trusted", "untrusted": "psi_untrusted"}.get(label, label)
     assert certified.faults[0].signal == name
-    assert certified.faults[0].text == f"safety model: {name} is not finite"
+    assert certified.faults[0].text == f"safety model: {name} is not finite or absurd"
 
 
 def test_a_model_that_raises(bench) -> None:

@@ -328,3 +328,12 @@ def test_takes_the_widest_narrow_float() -> None:
         np.array([1e300]), np.array([0.0]), 1.0
     )
     assert out.tolist() == [widest]
+
+
+def test_all_within() -> None:
+    assert module.all_within(np.array([1.0, -2.0]), 2.0)
+    assert not module.all_within(np.array([1.0, -2.0]), 1.999)
+    assert not module.all_within(np.array([nan, 0.0]), inf)
+    assert not module.all_finite(np.array([0.0, inf]))
+    assert not module.all_finite(np.array([-inf, 0.0]))
+    assert module.all_finite(np.array([1e308, 0.0]))
