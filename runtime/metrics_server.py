@@ -16,6 +16,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from ipaddress import ip_address
+from typing import Protocol
 
 from steadyhand.controllers.errors import ConfigError
 from steadyhand.runtime.metrics import CONTENT_TYPE
@@ -40,6 +41,20 @@ _STATUS = {
 }
 
 
+class Counters(Protocol):
+    """Where the server counts."""
+
+    refused: int
+    restarts: int
+
+
+class _Uncounted:
+    """Counts for nobody."""
+
+    refused = 0
+    restarts = 0
+
+
 @dataclass(slots=True, eq=False)
 class _Connection:
     sock: socket.socket
@@ -59,7 +74,7 @@ class MetricsServer:
         allow_remote: bool = False,
         token: str = "",
         on_event: Callable[[dict[str, str]], None] = lambda event: None,
-        on_refused: Callable[[], None] = lambda: None,
+        counters: Counters | None = None,
     ) -> None:
         """Check who may listen; opens nothing yet.
 
@@ -69,7 +84,7 @@ class MetricsServer:
             allow_remote: may the address be reached from other machines?
             token: bearer token that scrapers must show; needed for remote addresses.
             on_event: told when the port is taken or the thread had to be restarted.
-            on_refused: told of each refused request.
+            counters: where refused requests and restarts are counted: the `Metrics` themselves.
 
         Raises:
             ConfigError: a remote address without both `allow_remote` and a token, or not an
@@ -92,12 +107,11 @@ class MetricsServer:
         self._render = render
         self._token = token.encode()
         self._on_event = on_event
-        self._on_refused = on_refused
+        self._counters = counters or _Uncounted()
         self.problem = ""
         """Why nothing is served now, or empty."""
         self.address: tuple[str, int] | None = None
         """Where it listens, once it does."""
-        self.restarts = 0
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self._wake_in, self._wake_out = socket.socketpair()
@@ -140,7 +154,7 @@ class MetricsServer:
                 self._tell("METRICS_BIND", f"{self._listen[0]}:{self._listen[1]}: {error}")
                 self._stop.wait(RETRY_S)
             except Exception as error:  # noqa: BLE001  (a defect here must not end the metrics)
-                self.restarts += 1
+                self._counters.restarts += 1
                 self._tell("TASK_DIED", f"metrics server: {error!r}; started again")
                 self._stop.wait(1.0)
         self.address = None
@@ -213,7 +227,7 @@ class MetricsServer:
         connections: dict[socket.socket, _Connection],
     ) -> None:
         if connection.reply is None or len(connection.reply):
-            self._on_refused()
+            self._counters.refused += 1
         self._drop(connection, selector, connections)
 
     def _drop(
@@ -278,7 +292,7 @@ class MetricsServer:
         if method not in {b"GET", b"HEAD"}:
             return _response(405, extra="Allow: GET, HEAD\r\n")
         if self._token and not self._authorised(rest):
-            self._on_refused()
+            self._counters.refused += 1
             return _response(401, extra="WWW-Authenticate: Bearer\r\n")
         now_s = time.monotonic()
         self._allowance = min(
@@ -286,7 +300,7 @@ class MetricsServer:
         )
         self._allowance_at_s = now_s
         if self._allowance < 1.0:
-            self._on_refused()
+            self._counters.refused += 1
             return _response(503, extra="Retry-After: 1\r\n")
         self._allowance -= 1.0
         if now_s >= self._page_until_s:

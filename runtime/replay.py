@@ -33,7 +33,7 @@ from steadyhand.runtime.record import Encoder, RecordLayout, TickRecord
 
 COMMAND = "Command"
 """Event by which an operator's command is recorded: {"method": ..., "arguments": {...}}, where the
-method is one of the mode machine's."""
+method is one of the mode machine's, or "acknowledge_gate"."""
 _METHODS = ("request", "acknowledge", "set_override", "clear_override")
 _VOLATILE = (
     "sequence",
@@ -251,6 +251,10 @@ class _Replay:
         if event.event != COMMAND:
             return
         method, arguments = event.data.get("method"), dict(event.data.get("arguments", {}))
+        gate = getattr(getattr(self._loop, "parts", None), "gate", None)
+        if method == "acknowledge_gate" and gate is not None:
+            gate.acknowledge()
+            return
         if method not in _METHODS:
             self._note(f"command {method!r} is not replayed")
             return

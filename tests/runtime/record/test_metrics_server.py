@@ -20,6 +20,11 @@ from steadyhand.runtime.metrics_server import MAX_CONNECTIONS, MetricsServer
 PAGE = b"# HELP steadyhand_x X.\n# TYPE steadyhand_x gauge\nsteadyhand_x 1\n"
 
 
+class Counters:
+    refused = 0
+    restarts = 0
+
+
 def eventually(condition: Callable[[], bool]) -> None:
     end = time.monotonic() + 30.0
     while not condition():
@@ -184,27 +189,27 @@ def open_sockets(port: int) -> int:
 
 def test_slow_loris_is_dropped(monkeypatch):
     monkeypatch.setattr(metrics_server, "DEADLINE_S", 0.2)
-    refused = []
-    with MetricsServer(lambda: PAGE, "127.0.0.1:0", on_refused=lambda: refused.append(1)) as server:
+    counters = Counters()
+    with MetricsServer(lambda: PAGE, "127.0.0.1:0", counters=counters) as server:
         with socket.create_connection(("127.0.0.1", ready(server)), timeout=20) as sock:
             sock.sendall(b"GET /metrics HTTP/1.1\r\n")
             assert sock.recv(10) == b""
-        eventually(lambda: refused == [1])
+        eventually(lambda: counters.refused == 1)
 
 
 def test_a_storm_is_refused_above_the_limit():
-    refused, rendered = [], []
+    counters, rendered = Counters(), []
 
     def render() -> bytes:
         rendered.append(1)
         return PAGE
 
-    with MetricsServer(render, "127.0.0.1:0", on_refused=lambda: refused.append(1)) as server:
+    with MetricsServer(render, "127.0.0.1:0", counters=counters) as server:
         port = ready(server)
         replies = [get(port)[0] for _ in range(200)]
         assert replies[0] == 200
         assert 503 in replies
-        assert len(refused) == replies.count(503)
+        assert counters.refused == replies.count(503)
         assert len(rendered) < replies.count(200), "a page is used again for a tenth of a second"
 
 
@@ -264,10 +269,11 @@ def test_a_defect_in_rendering_is_told_and_the_server_comes_back(monkeypatch):
             raise ZeroDivisionError("a defect")
         return PAGE
 
-    with MetricsServer(render, "127.0.0.1:0", on_event=events.append) as server:
+    counters = Counters()
+    with MetricsServer(render, "127.0.0.1:0", on_event=events.append, counters=counters) as server:
         with contextlib.suppress(OSError, http.client.HTTPException):
             get(ready(server))
-        eventually(lambda: server.restarts == 1)
+        eventually(lambda: counters.restarts == 1)
         broken[0] = False
         eventually(lambda: server.address is not None)
         assert get(server.address[1])[0] == 200
