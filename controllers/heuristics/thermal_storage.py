@@ -122,21 +122,22 @@ class StoragePriority:
 class DemandLimiting:
     """Price threshold with a demand limit: electric power is held at `limit_kw` all day.
 
-    Dear energy: the tank carries all it can. Cheap energy: charge with what the limit leaves. In
-    between: the tank only holds the limit. Once a peak above the limit is paid for, it is the limit
+    Dear energy: the tank carries all it can. Cheap energy: charge evenly, with no more than the
+    limit leaves. In between: the tank only holds the limit. Once a peak above the limit is paid for, it is the limit
     for the rest of the day.
     """
 
     limit_kw: float = 90.0
     cheap_per_kwh: float = 0.10
     dear_per_kwh: float = 0.20
+    schedule: Schedule = Schedule()
 
     def wanted(self, now: Reading, model: ThermalStorage) -> float:
-        """Least discharge (or most charge) that holds the limit, more when energy is dear."""
+        """Even charge, idle or the whole load by price; never less than holds the limit."""
         limit_kw = max(self.limit_kw, now.peak_kw)
         holds = least_command_for_power(model, now.load_kw, now.outdoor_degc, limit_kw)
         if now.price_per_kwh <= self.cheap_per_kwh:
-            return float(holds)
+            return max(float(holds), self.schedule.charge(now, model))
         if now.price_per_kwh >= self.dear_per_kwh:
             return max(float(holds), now.load_kw)
         return max(float(holds), 0.0)
@@ -203,5 +204,5 @@ STRATEGIES: dict[str, Callable[[], Strategy]] = {
 }
 """Rules by name, as a configuration names them."""
 
-SHIPPED = "demand_limiting"
+SHIPPED = "storage_priority"
 """The best of them on the reference scenario: the fallback that ships."""

@@ -18,6 +18,8 @@ class Plant(Protocol):
     outputs: SignalSet
     period_s: float
     margin_names: tuple[str, ...]
+    operating_limits: tuple[str, ...]
+    """Those margins whose breach is a violation."""
 
     def step(self, x: Array, u: Array, w: Array, dt_s: float) -> Array:
         """State (…, n_x) after `dt_s` seconds under input u (…, n_u) and disturbance w (…, n_w)."""

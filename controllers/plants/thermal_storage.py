@@ -87,6 +87,10 @@ class ThermalStorage:
         "discharge_limit",
         "charge_limit",
     )
+    operating_limits: tuple[str, ...] = ("tank_full", "tank_empty", "power_cap")
+    """Margins whose breach harms the plant. The other two tell that a command asked for more than
+    the tank or the building takes at that moment: the plant then does what it can.
+    """
 
     def __init__(self, parameters: ThermalStorageParameters = ICE, xp: ModuleType = np) -> None:
         self.parameters = parameters
@@ -277,7 +281,11 @@ def output_signals(p: ThermalStorageParameters) -> SignalSet:
 
 def observation_signals(p: ThermalStorageParameters) -> SignalSet:
     """Measurements and forecasts with what is physically plausible for them."""
-    fresh, slow, stuck = 2.0 * PERIOD_S, 8.0 * PERIOD_S, 6.0 * 3600.0
+    fresh, slow = 2.0 * PERIOD_S, 8.0 * PERIOD_S
+    # Standby loss moves the tank in every period: a stuck sensor is found at its first repeated
+    # value, so the change it hides is one that the last certified command was allowed to make.
+    # Weather and load are new once per period, and a tick may see one of them twice.
+    stuck, twice = PERIOD_S, 3.0 * PERIOD_S
     most_kw = p.chiller_capacity_kw + p.discharge_max_kw
     top_kwh = 1.05 * p.capacity_kwh
     power_kw = 0.75 * most_kw
@@ -286,9 +294,9 @@ def observation_signals(p: ThermalStorageParameters) -> SignalSet:
         Signal("storage_energy_kwh", "kWh", -0.05 * p.capacity_kwh, top_kwh, "cooling stored",
                1.5 * p.discharge_max_kw / 3600.0, max_age_s=fresh, frozen_after_s=stuck),
         Signal("cooling_load_kw", "kW", 0.0, most_kw, "cooling the building asks for",
-               0.5, max_age_s=fresh, frozen_after_s=stuck),
+               0.5, max_age_s=fresh, frozen_after_s=twice),
         Signal("outdoor_temperature_degc", "degC", -40.0, 60.0, "dry bulb",
-               0.01, max_age_s=fresh, frozen_after_s=stuck),
+               0.01, max_age_s=fresh, frozen_after_s=twice),
         Signal("electricity_price_per_kwh", "1/kWh", 0.0, 5.0, "energy price now",
                max_age_s=slow),
         Signal("electric_power_kw", "kW", 0.0, power_kw, "chiller plant now", max_age_s=fresh),

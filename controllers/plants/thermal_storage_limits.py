@@ -35,16 +35,21 @@ def operating_bounds(
 ) -> tuple[Array, Array]:
     """Bounds (…,), (…,) kW of the commands that hold every operating limit over `dt_s`.
 
-    Upper: melt limit, load, and the tank's lower band edge. Lower: chiller headroom, the tank's
+    Upper: melt limit at the start and, with less ice, at the end; load; the tank's lower band edge.
+    Lower: chiller headroom, the tank's
     upper band edge, and the power cap. Where they cross (a load no command can serve under the
     cap) both are the upper bound: tank and building come before the cap.
     """
     p, xp = plant.parameters, plant.xp
     least, most = energy_bounds(plant, energy_kwh, dt_s)
     high = xp.minimum(plant.discharge_limit(energy_kwh, load_kw), most)
+    high = xp.minimum(high, _melt_to_the_end(plant, energy_kwh, dt_s))
     low = xp.maximum(-plant.charge_limit(load_kw), least)
-    capped = least_command_for_power(plant, load_kw, outdoor_degc, p.power_cap_kw)
-    return xp.minimum(xp.maximum(low, capped), high), high
+    holds = plant.power(low, load_kw, outdoor_degc) <= p.power_cap_kw
+    if not (holds if isinstance(holds, bool) else bool(holds.all())):
+        capped = least_command_for_power(plant, load_kw, outdoor_degc, p.power_cap_kw)
+        low = xp.maximum(low, capped)
+    return xp.minimum(low, high), high
 
 
 def energy_bounds(plant: ThermalStorage, energy_kwh: Array, dt_s: float) -> tuple[Array, Array]:
@@ -55,3 +60,14 @@ def energy_bounds(plant: ThermalStorage, energy_kwh: Array, dt_s: float) -> tupl
         (kept * energy_kwh - p.energy_high_kwh) / gain_h,
         (kept * energy_kwh - p.energy_low_kwh) / gain_h,
     )
+
+
+def _melt_to_the_end(plant: ThermalStorage, energy_kwh: Array, dt_s: float) -> Array:
+    """Largest discharge (…,) kW that the ice still melts at the end of the step.
+
+    u <= d (b + s E(dt)) with E(dt) = kept E - gain u, solved for u.
+    """
+    p = plant.parameters
+    kept, gain_h = plant.hold(dt_s)
+    slope = p.discharge_max_kw * p.melt_slope / p.capacity_kwh
+    return (p.discharge_max_kw * p.melt_base + slope * kept * energy_kwh) / (1.0 + slope * gain_h)

@@ -68,10 +68,11 @@ def test_by_day_each_in_its_way() -> None:
         assert command(rule, EVENING) == 0.0
 
 
-def test_demand_limiting_charges_up_to_its_limit_and_helps_out_by_day() -> None:
-    charge = command(DemandLimiting(limit_kw=80.0), NIGHT)
-    power = PLANT.power(np.array(charge), np.array(60.0), np.array(24.0))
-    assert power == pytest.approx(80.0)
+def test_demand_limiting_charges_evenly_up_to_its_limit_and_helps_out_by_day() -> None:
+    assert command(DemandLimiting(limit_kw=200.0), NIGHT) == pytest.approx(-112.5)
+    held = command(DemandLimiting(limit_kw=40.0), NIGHT)
+    assert -112.5 < held < 0.0
+    assert PLANT.power(np.array(held), np.array(60.0), np.array(24.0)) == pytest.approx(40.0)
     morning = Reading(1400.0, 450.0, 34.0, 0.16, 70.0, 11.0)
     help_out = command(DemandLimiting(limit_kw=80.0), morning)
     power = PLANT.power(np.array(help_out), np.array(450.0), np.array(34.0))
@@ -81,10 +82,10 @@ def test_demand_limiting_charges_up_to_its_limit_and_helps_out_by_day() -> None:
 
 
 def test_a_peak_already_paid_for_is_used() -> None:
-    paid = Reading(750.0, 60.0, 24.0, 0.08, 95.0, 23.0)
-    charge = command(DemandLimiting(limit_kw=80.0), paid)
+    paid = Reading(750.0, 60.0, 24.0, 0.08, 45.0, 2.0)
+    charge = command(DemandLimiting(limit_kw=40.0), paid)
     power = PLANT.power(np.array(charge), np.array(60.0), np.array(24.0))
-    assert power == pytest.approx(95.0)
+    assert power == pytest.approx(45.0)
 
 
 @pytest.mark.parametrize("name", STRATEGIES)
