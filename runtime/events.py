@@ -141,6 +141,14 @@ _ROWS: Mapping[ReasonCode, _Row] = {
     ReasonCode.INFER_ERROR: (_FALLBACK, _ALARM, 0, "the policy failed", _MODEL),
     ReasonCode.INFER_LATE: (_FALLBACK, _WARNING, 0, "the policy answered too late", _LOAD),
     ReasonCode.INFER_CRASH: (_FALLBACK, _ALARM, 0, "the policy's process died", _MODEL),
+    ReasonCode.INFER_HANG: (_FALLBACK, _ALARM, 0, "the policy's process hangs", _MODEL),
+    ReasonCode.PROVIDER_FALLBACK: (
+        _POLICY,
+        _WARNING,
+        0,
+        "the policy does not run where it was asked to",
+        "check the accelerator and its driver",
+    ),
     ReasonCode.CRASH_LOOP: (
         _FALLBACK,
         _CRITICAL,
@@ -164,6 +172,8 @@ _ROWS: Mapping[ReasonCode, _Row] = {
     ReasonCode.FILTER_BLENDED: (_POLICY, _LOG, 0, "the command was blended with the backup", _NONE),
     ReasonCode.FILTER_BACKUP: (_FALLBACK, _WARNING, 0, "the filter took its backup", _FILTER),
     ReasonCode.FILTER_INFEASIBLE: (_SAFE, _ALARM, 0, "no command keeps all limits", _FILTER),
+    ReasonCode.FILTER_SLACK: (_POLICY, _WARNING, 0, "a soft limit was given up", _FILTER),
+    ReasonCode.FILTER_STOPPED: (_SAFE, _ALARM, 0, "the filter came to no answer", _FILTER),
     ReasonCode.FILTER_RECOVER: (_FALLBACK, _ALARM, 0, "the plant is outside its safe set", _FILTER),
     ReasonCode.FILTER_NONFINITE: (_SAFE, _ALARM, 0, "the filter met a number not finite", _FILTER),
     ReasonCode.FILTER_BYPASS: (
@@ -233,6 +243,7 @@ _TRUST_ONLY = frozenset(
         ReasonCode.INFER_ERROR,
         ReasonCode.INFER_LATE,
         ReasonCode.INFER_CRASH,
+        ReasonCode.INFER_HANG,
         ReasonCode.GATE_CONFIDENCE,
         ReasonCode.GATE_OOD,
         ReasonCode.GATE_FAULT,
