@@ -19,6 +19,7 @@ from steadyhand.runtime.chain import Head, Kind
 TICK_HEAD = struct.Struct("<qq")
 """Sequence and monotonic_ns: the first two numbers of a tick record."""
 _ROW_OVERHEAD = 100
+_NEW = ".new"
 _SCHEMA = """
 BEGIN IMMEDIATE;
 CREATE TABLE record (
@@ -67,8 +68,6 @@ class Segment:
             sqlite3.Error, OSError: the file cannot be made or written.
         """
         self._file = chain.segment_path(directory, index)
-        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        os.close(os.open(self._file, flags, 0o600))
         header = {
             **about,
             "format": chain.FORMAT,
@@ -84,33 +83,23 @@ class Segment:
         carried = bytes.fromhex((previous or {}).get("hash") or "") or chain.ZERO
         self.head = Head(index, 1, chain.link(carried, index, 0, Kind.HEADER, body))
         self.bytes = len(body)
+        if self._file.exists() or self._file.is_symlink():
+            raise FileExistsError(f"{self._file} exists already")
+        _write_header(self._file, body, self.head.hash)
+        _sync_directory(directory)
         self._connection = sqlite3.connect(
             self._file, isolation_level=None, check_same_thread=False, timeout=1.0
         )
         try:
-            self._begin(body)
-            _sync_directory(directory)
-            self._seen = {
-                file: (file.stat().st_ino, file.stat().st_size) for file in self._files()[:2]
-            }
+            self._connection.execute("PRAGMA synchronous=FULL")  # on disk when a commit returns
+            self._connection.execute("SELECT max(n) FROM record").fetchone()  # makes the WAL file
+            files = (self._file, self._file.with_name(self._file.name + "-wal"))
+            self._seen = {file: (file.stat().st_ino, file.stat().st_size) for file in files}
         except (sqlite3.Error, OSError):
             self.abandon()
-            for file in self._files():
-                with suppress(OSError):  # a leftover without a header is removed at the next start
-                    file.unlink()
+            with suppress(OSError):  # it holds a header only: harmless if it stays
+                self._file.unlink()
             raise
-
-    def _files(self) -> list[Path]:
-        return [self._file, *(self._file.with_name(self._file.name + e) for e in ("-wal", "-shm"))]
-
-    def _begin(self, header: bytes) -> None:
-        run = self._connection.execute
-        run("PRAGMA journal_mode=WAL")
-        run("PRAGMA synchronous=FULL")  # a commit is on disk when it returns
-        self._connection.executescript(_SCHEMA)
-        run("INSERT INTO record VALUES (0, ?, ?, ?)", (int(Kind.HEADER), header, self.head.hash))
-        run("COMMIT")
-        run("PRAGMA wal_checkpoint(PASSIVE)")
 
     def append(self, batch: Sequence[tuple[Kind, bytes]]) -> None:
         """Append (kind, body) records in one transaction; all or none.
@@ -166,17 +155,15 @@ class Segment:
 
 
 def resume(directory: Path) -> Resume:
-    """Find the end of the chain. Call it with the writer's lock held: it repairs what a kill left.
+    """Find the end of the chain; call it with the writer's lock held.
 
     Raises:
-        OSError: the directory cannot be read or a leftover cannot be removed.
+        OSError: the directory cannot be read.
     """
     try:
         segments = chain.segment_paths(directory)
     except JournalError:
         segments = []
-    while segments and _is_void(segments[-1][1]):
-        segments.pop()[1].unlink()  # killed before its header was on disk: never held a record
     if not segments:
         return Resume(0, None, "start", "first segment", 0)
     index, file = segments[-1]
@@ -199,14 +186,35 @@ def resume(directory: Path) -> Resume:
     return Resume(index, previous, "start", text, sequence)
 
 
-def _is_void(file: Path) -> bool:
-    """Was the file made, but never given a header?"""
+def _write_header(file: Path, body: bytes, digest: bytes) -> None:
+    """Make a segment that holds its header, all or nothing: a kill leaves no file of its name."""
+    new = file.with_name(file.name + _NEW)
+    _sweep(file.parent)
+    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    os.close(os.open(new, flags, 0o600))
     try:
-        with closing(sqlite3.connect(file)) as connection:
-            tables = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
-    except sqlite3.Error:
-        return False
-    return bool(tables == 0)
+        with closing(sqlite3.connect(new, isolation_level=None)) as connection:
+            connection.execute("PRAGMA journal_mode=WAL")
+            connection.execute("PRAGMA synchronous=FULL")
+            connection.executescript(_SCHEMA)
+            connection.execute(
+                "INSERT INTO record VALUES (0, ?, ?, ?)", (int(Kind.HEADER), body, digest)
+            )
+            connection.execute("COMMIT")
+            busy, left, done = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+            if busy or left != done:
+                raise sqlite3.OperationalError(f"header not in its file: {busy} {left} {done}")
+        new.rename(file)
+    except (sqlite3.Error, OSError):
+        with suppress(OSError):
+            _sweep(file.parent)
+        raise
+
+
+def _sweep(directory: Path) -> None:
+    """Remove what a kill left of a segment that was being made: it never held a record."""
+    for leftover in directory.glob(f"*{chain.SUFFIX}{_NEW}*"):
+        leftover.unlink()
 
 
 def _broken_tail(index: int, rows: list[tuple[int, int, bytes, bytes]]) -> str:
