@@ -14,7 +14,9 @@ from typing import Any
 import numpy as np
 import pytest
 from asyncua import Server, ua
+from asyncua.common.callback import CallbackType
 from asyncua.crypto.permission_rules import User, UserRole
+from asyncua.server.binary_server_asyncio import BinaryServer
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
@@ -23,7 +25,7 @@ from cryptography.x509.oid import NameOID
 from steadyhand.adapters.opcua.link import OpcUaLink
 from steadyhand.adapters.opcua.settings import INSECURE_WORD, OpcUaSettings, Security
 from steadyhand.adapters.opcua.tags import Handshake, OutputTag, Tag, TagMap, parse_address
-from steadyhand.controllers.frames import LinkState, Observation
+from steadyhand.controllers.frames import LinkState, Observation, Source
 from steadyhand.controllers.signals import Signal, SignalSet
 
 PLANT_URI = "urn:test:plant"
@@ -61,11 +63,78 @@ class Users:
         return User(UserRole.User, username or "anonymous")
 
 
+class Base:
+    """One library server for the whole run: making its standard nodes takes seconds.
+
+    What "restarts" is its socket, its policies and the plant's nodes.
+    """
+
+    def __init__(self) -> None:
+        self.loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+        self.server: Any = self.call(self._make())
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self.loop)
+        self.loop.run_forever()
+
+    def call(self, coroutine: Any) -> Any:
+        future: Future[Any] = asyncio.run_coroutine_threadsafe(coroutine, self.loop)
+        return future.result(60.0)
+
+    async def _make(self) -> Any:
+        server = Server(user_manager=Users())
+        await server.init()
+        await server.iserver.start()
+        space = server.iserver.aspace
+        self._known = set(space._nodes)
+        self._objects = list(space[server.nodes.objects.nodeid].references)
+        self._kept = [ua.NodeId(i) for i in (2255, 2259, 11705, 11707, 11712, 11714)]
+        self._values = [await server.get_node(i).read_data_value() for i in self._kept]
+        return server
+
+    async def reset(self) -> None:
+        """As if the server had just been made."""
+        server = self.server
+        space = server.iserver.aspace
+        for node_id in [n for n in space._nodes if n not in self._known]:
+            del space._nodes[node_id]
+        space[server.nodes.objects.nodeid].references[:] = self._objects
+        for node_id, value in zip(self._kept, self._values, strict=True):
+            space[node_id].attributes[ua.AttributeIds.Value].value = value
+        server.iserver.callback_service._listeners = {}
+        server.iserver.endpoints.clear()
+        server._policies.clear()
+        server.iserver.certificate = server.iserver.private_key = None
+
+    async def listen(self) -> None:
+        server = self.server
+        await server._setup_server_nodes()
+        server.bserver = BinaryServer(
+            server.iserver, "127.0.0.1", server.endpoint.port, server.limits
+        )
+        server.bserver.set_policies(server._policies)
+        await server.bserver.start()
+
+    async def hang_up(self) -> None:
+        await self.server.bserver.stop()
+
+    def close(self) -> None:
+        self.call(self.server.iserver.stop())
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join(5.0)
+
+
 class PlantServer:
     """Two doubles, one Int16, an output, a Float output, and the handshake nodes."""
 
     def __init__(
-        self, port: int, namespaces: tuple[str, ...] = (PLANT_URI,), secure: "Pki | None" = None
+        self,
+        base: Base,
+        port: int,
+        namespaces: tuple[str, ...] = (PLANT_URI,),
+        secure: "Pki | None" = None,
     ) -> None:
         self.port = port
         self.endpoint = f"opc.tcp://127.0.0.1:{port}/plant"
@@ -75,38 +144,26 @@ class PlantServer:
         self.index = 0
         self.leave_out: tuple[str, ...] = ()
         self.types: dict[str, ua.VariantType] = {}
-        self.server: Any = None
-        self.loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-
-    def _run(self) -> None:
-        asyncio.set_event_loop(self.loop)
-        self.loop.run_forever()
-
-    def call(self, coroutine: Any) -> Any:
-        future: Future[Any] = asyncio.run_coroutine_threadsafe(coroutine, self.loop)
-        return future.result(20.0)
+        self.policies = ["Basic256Sha256", "Aes256Sha256RsaPss", "Aes128Sha256RsaOaep"]
+        self.server = base.server
+        self.call = base.call
+        self._base = base
+        self._listens = False
 
     def start(self) -> "PlantServer":
-        self._thread.start()
         self.call(self._start())
         return self
 
     async def _start(self) -> None:
-        server = self.server = Server(user_manager=Users())
-        await server.init()
+        await self._base.reset()
+        server = self.server
         server.set_endpoint(self.endpoint)
         await server.set_application_uri(self.server_uri)
         if self.secure is None:
             server.set_security_policy([ua.SecurityPolicyType.NoSecurity])
         else:
-            server.set_security_policy(
-                [
-                    ua.SecurityPolicyType.Basic256Sha256_SignAndEncrypt,
-                    ua.SecurityPolicyType.Aes256Sha256RsaPss_SignAndEncrypt,
-                    ua.SecurityPolicyType.Aes128Sha256RsaOaep_SignAndEncrypt,
-                ]
-            )
+            kinds = [f"{policy}_SignAndEncrypt" for policy in self.policies]
+            server.set_security_policy([ua.SecurityPolicyType[kind] for kind in kinds])
             await server.load_certificate(str(self.secure.server_cert))
             await server.load_private_key(str(self.secure.server_key))
         for uri in self.namespaces:
@@ -116,7 +173,8 @@ class PlantServer:
                 await self._fill(index, 0.0)
             else:
                 await self._fill(index, 1000.0)
-        await server.start()
+        await self._base.listen()
+        self._listens = True
 
     async def _fill(self, index: int, offset: float) -> None:
         plant = await self.server.nodes.objects.add_object(
@@ -137,10 +195,10 @@ class PlantServer:
             "plant_time": (0.0, ua.VariantType.Double),
             "sequence": (1, ua.VariantType.UInt32),
         }
-        for name, (value, kind) in kinds.items():
+        for name, (value, usual) in kinds.items():
             if name in self.leave_out:
                 continue
-            kind = self.types.get(name, kind)
+            kind = self.types.get(name, usual)
             node = await plant.add_variable(
                 ua.NodeId(name, index), ua.QualifiedName(name, index), ua.Variant(value, kind)
             )
@@ -163,8 +221,8 @@ class PlantServer:
         value: Any,
         kind: ua.VariantType | None = None,
         status: int = 0,
-        source: datetime | None | str = "now",
-        server: datetime | None | str = "now",
+        source: datetime | str | None = "now",
+        server: datetime | str | None = "now",
         index: int | None = None,
     ) -> None:
         node = self.server.get_node(ua.NodeId(name, self.index if index is None else index))
@@ -178,9 +236,10 @@ class PlantServer:
             SourceTimestamp=now if source == "now" else source,
             ServerTimestamp=now if server == "now" else server,
         )
-        await self.server.iserver.aspace.write_attribute_value(
-            node.nodeid, ua.AttributeIds.Value, stored
-        )
+        cell = self.server.iserver.aspace[node.nodeid].attributes[ua.AttributeIds.Value]
+        cell.value = stored  # the library's own setter refuses what a bad server would show
+        for handle, callback in list(cell.datachange_callbacks.items()):
+            await callback(handle, stored)
 
     def get(self, name: str) -> Any:
         return self.call(self.server.get_node(ua.NodeId(name, self.index)).read_value())
@@ -199,7 +258,6 @@ class PlantServer:
 
     def on_write(self, hook: Callable[[Any], Any]) -> None:
         """Run `hook(event)` after every external write."""
-        from asyncua.common.callback import CallbackType
 
         async def call(event: Any, _service: Any) -> None:
             if event.is_external:
@@ -211,7 +269,6 @@ class PlantServer:
 
     def before(self, kind: str, hook: Callable[[Any], Any]) -> None:
         """Run `await hook(event)` before every external read or write."""
-        from asyncua.common.callback import CallbackType
 
         async def call(event: Any, _service: Any) -> None:
             if event.is_external:
@@ -220,15 +277,10 @@ class PlantServer:
         self.server.iserver.subscribe_server_callback(getattr(CallbackType, kind), call)
 
     def stop(self) -> None:
-        if self.server is not None:
-            self.call(self.server.stop())
-            self.server = None
-
-    def close(self) -> None:
-        self.stop()
-        self.loop.call_soon_threadsafe(self.loop.stop)
-        self._thread.join(5.0)
-        self.loop.close()
+        """Close every connection and stop listening."""
+        if self._listens:
+            self._listens = False
+            self.call(self._base.hang_up())
 
 
 class Pki:
@@ -410,8 +462,6 @@ class Driver:
         until(lambda: code not in self.codes(), timeout_s, f"{code} gone")
 
     def write(self, valve: float, pump: float = 0.0, source: Any = 0) -> Any:
-        from steadyhand.controllers.frames import Source
-
         return self.link.write(np.array([valve, pump]), Source(source))
 
 
@@ -432,14 +482,15 @@ class Kit:
     until = staticmethod(until)
     free_port = staticmethod(free_port)
 
-    def __init__(self) -> None:
+    def __init__(self, base: Base) -> None:
+        self._base = base
         self.servers: list[PlantServer] = []
 
     def server(self, port: int | None = None, **changes: Any) -> PlantServer:
         """Start a server; `before_start` style attributes may be given by name."""
         secure = changes.pop("secure", None)
         namespaces = changes.pop("namespaces", (PLANT_URI,))
-        server = PlantServer(port or free_port(), namespaces, secure)
+        server = PlantServer(self._base, port or free_port(), namespaces, secure)
         for name, value in changes.items():
             assert hasattr(server, name), name
             setattr(server, name, value)
@@ -447,12 +498,19 @@ class Kit:
         return server.start()
 
 
+@pytest.fixture(scope="session")
+def base() -> Iterator[Base]:
+    made = Base()
+    yield made
+    made.close()
+
+
 @pytest.fixture
-def opcua() -> Iterator[Kit]:
-    kit = Kit()
+def opcua(base: Base) -> Iterator[Kit]:
+    kit = Kit(base)
     yield kit
     for server in kit.servers:
-        server.close()
+        server.stop()
 
 
 @pytest.fixture
