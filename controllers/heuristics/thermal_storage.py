@@ -123,8 +123,8 @@ class DemandLimiting:
     """Price threshold with a demand limit: electric power is held at `limit_kw` all day.
 
     Dear energy: the tank carries all it can. Cheap energy: charge evenly, with no more than the
-    limit leaves. In between: the tank only holds the limit. Once a peak above the limit is paid for, it is the limit
-    for the rest of the day.
+    limit leaves. In between: the tank only holds the limit. Once a peak above the limit is paid
+    for, it is the limit for the rest of the day.
     """
 
     limit_kw: float = 90.0

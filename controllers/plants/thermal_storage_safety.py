@@ -24,8 +24,9 @@ towards the idle tank. It does change the power, so the cap is held with `POWER_
 Backup: the tank idle, the chiller following the load. In U whenever the cap can be held without
 the tank; against the rows it moves E by the standby loss alone (3 kWh per hour at most), which the
 distance kept above the empty end covers for hours. Below that distance the recovery term of the
-filter asks for the loss to be made up; where the chiller has no headroom left for it, that is the
-honest end of the certified region: a building at full load with an empty tank.
+filter asks for the loss to be made up. The certified region is the band less that distance at both
+ends: beyond it an empty tank under a full load cannot be filled, nor a full one without a load be
+used.
 """
 
 from dataclasses import replace

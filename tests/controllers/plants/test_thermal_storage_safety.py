@@ -170,16 +170,17 @@ def test_holding_input_exists_all_over_the_certified_region() -> None:
     """The promise of the margins rests on it: swept over energy, load and heat."""
     safety = AtacomDC(MODEL, MODEL.constraints, Limits(MODEL.inputs, 900.0))
     kept = float(MODEL.constraints.margins(safety.gains)[0]) * ICE.band_kwh
-    for energy in np.linspace(ICE.energy_low_kwh + kept, ICE.energy_high_kwh, 28):
+    for energy in np.linspace(ICE.energy_low_kwh + kept, ICE.energy_high_kwh - kept, 28):
         for load in (15.0, 100.0, 300.0, 500.0, 560.0):
             for outdoor in (16.0, 28.0, 38.0):
                 assert safety.holding_input(image(energy, load, outdoor)) is not None
 
 
-def test_the_certified_region_ends_where_the_chiller_has_nothing_left() -> None:
-    """An empty tank under a full load cannot be refilled: no input brings it back."""
+def test_the_certified_region_ends_where_no_input_brings_the_tank_back() -> None:
+    """An empty tank under a full load cannot be filled, a full one without a load not be used."""
     safety = AtacomDC(MODEL, MODEL.constraints, Limits(MODEL.inputs, 900.0))
     assert safety.holding_input(image(ICE.energy_low_kwh, 650.0, 30.0)) is None
+    assert safety.holding_input(image(ICE.energy_high_kwh, 15.0, 20.0)) is None
 
 
 def test_parameters_of_the_model_are_its_own() -> None:
