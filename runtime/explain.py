@@ -62,8 +62,7 @@ def explain(journal: JournalReader, sequence: int) -> str:
         _, following = journal.tick(sequence + 1)
     except JournalError:
         following = None
-    run = segment.header.get("run")
-    cause = _last_move(journal.events(run), tick)
+    cause = _last_move(journal.events_backwards(segment), tick)
     return "\n".join(explain_tick(segment.layout, tick, following, cause))
 
 
@@ -98,17 +97,15 @@ def explain_tick(
     return lines
 
 
-def _last_move(events: Iterator[EventRecord], tick: TickRecord) -> str:
+def _last_move(backwards: Iterator[EventRecord], tick: TickRecord) -> str:
     """Text of the last change of driver at or before the tick."""
-    found = ""
-    for event in events:
-        if event.tick > tick.sequence + 1:
-            break
+    for event in backwards:
         text = str(event.data.get("text", ""))
         time_s = event.data.get("time_s")
-        if _MOVE.match(text) and (time_s is None or time_s <= tick.now_s):
-            found = text
-    return found
+        early = event.tick <= tick.sequence + 1 and (time_s is None or time_s <= tick.now_s)
+        if early and _MOVE.match(text):
+            return text
+    return ""
 
 
 def _number(value: float, signal: Signal) -> str:

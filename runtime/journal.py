@@ -1,6 +1,6 @@
 """The journal's writer: one thread between the recorder's rings and the disk.
 
-Records are hashed and written in one transaction per cycle, 20 a second at most, fully synced. The
+Records are hashed and written in one transaction per cycle, 30 a second at most, fully synced. The
 loop never waits: it only fills the rings. An item leaves its ring when its transaction is on disk,
 so a disk that is full, read-only or broken costs nothing until the ring wraps; then the oldest
 records are lost, counted, and the loss itself becomes a record when the disk comes back.
@@ -67,7 +67,7 @@ class Status:
 class Limits:
     """How the journal spends disk and time."""
 
-    commit_every_s: float = 0.05
+    commit_every_s: float = 0.03
     segment_bytes: int = 256 * 2**20
     segment_age_s: float = 86_400.0
     keep_bytes: float = float("inf")

@@ -6,6 +6,7 @@ with JournalReader(Path("var/journal")) as journal:
 
 import json
 import sqlite3
+import struct
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
@@ -18,6 +19,8 @@ from steadyhand.runtime import chain
 from steadyhand.runtime.chain import Entry, Kind, plain
 from steadyhand.runtime.record import RecordLayout, TickRecord
 from steadyhand.runtime.segment import TICK_HEAD
+
+_MAX = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,24 +94,38 @@ class JournalReader:
         """Identities of the processes that wrote, oldest first."""
         return tuple(dict.fromkeys(segment.header.get("run", "") for segment in self.segments))
 
-    def entries(self, run: str | None = None) -> Iterator[tuple[SegmentInfo, Entry]]:
-        """Every record in order, raw; of one run or of all.
+    def entries(
+        self, run: str | None = None, kind: Kind | None = None, start_tick: int = 0
+    ) -> Iterator[tuple[SegmentInfo, Entry]]:
+        """Records in order, raw.
+
+        Args:
+            run: of one run only.
+            kind: of one kind only.
+            start_tick: not before the first tick with this number or a later one.
 
         Raises:
             JournalError: a segment cannot be read; `verify` names the record.
         """
         for segment in self.segments:
-            if run is not None and segment.header.get("run") != run:
-                continue
-            limit = -1 if segment.until is None else segment.until
-            with closing(chain.open_readonly(segment.file)) as connection:
-                try:
-                    for n, kind, body, digest in connection.execute(
-                        "SELECT n, kind, body, hash FROM record ORDER BY n LIMIT ?", (limit,)
-                    ):
-                        yield segment, Entry(segment.index, n, Kind(kind), body, digest)
-                except (sqlite3.Error, ValueError) as error:
-                    raise JournalError(f"segment {segment.index}: {error}: verify it") from error
+            if run is None or segment.header.get("run") == run:
+                yield from self._segment_entries(segment, kind, start_tick)
+
+    def _segment_entries(
+        self, segment: SegmentInfo, kind: Kind | None, start_tick: int = 0
+    ) -> Iterator[tuple[SegmentInfo, Entry]]:
+        until = _MAX if segment.until is None else segment.until
+        with closing(chain.open_readonly(segment.file)) as connection:
+            try:
+                first = _position(connection, start_tick) if start_tick else 0
+                for n, found, body, digest in connection.execute(
+                    "SELECT n, kind, body, hash FROM record "
+                    "WHERE n >= ? AND n < ? AND (? IS NULL OR kind = ?) ORDER BY n",
+                    (first, until, kind, kind),
+                ):
+                    yield segment, Entry(segment.index, n, Kind(found), body, digest)
+            except (sqlite3.Error, ValueError, struct.error) as error:
+                raise JournalError(f"segment {segment.index}: {error}: verify it") from error
 
     def items(
         self, run: str | None = None
@@ -123,18 +140,23 @@ class JournalReader:
     def ticks(
         self, start: int = 0, stop: int | None = None, run: str | None = None
     ) -> Iterator[TickRecord]:
-        """Ticks with start <= sequence < stop, in order."""
-        for segment, entry in self.entries(run):
-            if entry.kind is Kind.TICK:
-                sequence = TICK_HEAD.unpack_from(entry.body)[0]
-                if sequence >= start and (stop is None or sequence < stop):
-                    yield segment.layout.decode(entry.body)
+        """Ticks with start <= sequence < stop, in order; goes to the first by bisection."""
+        for segment, entry in self.entries(run, Kind.TICK, start):
+            if stop is not None and TICK_HEAD.unpack_from(entry.body)[0] >= stop:
+                return
+            yield segment.layout.decode(entry.body)
 
     def events(self, run: str | None = None) -> Iterator[EventRecord]:
         """Events in order."""
-        for _, item in self.items(run):
-            if isinstance(item, EventRecord):
-                yield item
+        return (_event(entry) for _, entry in self.entries(run, Kind.EVENT))
+
+    def events_backwards(self, segment: SegmentInfo) -> Iterator[EventRecord]:
+        """Events of the same run, from the end of `segment` back to the start of the run."""
+        run = segment.header.get("run")
+        for earlier in reversed(self.segments):
+            if earlier.index <= segment.index and earlier.header.get("run") == run:
+                found = [_event(entry) for _, entry in self._segment_entries(earlier, Kind.EVENT)]
+                yield from reversed(found)
 
     def tick(self, sequence: int) -> tuple[SegmentInfo, TickRecord]:
         """One tick by its number: a bisection, not a scan.
@@ -144,9 +166,12 @@ class JournalReader:
         """
         for segment in reversed(self.segments):
             with closing(chain.open_readonly(segment.file)) as connection:
-                body = _bisect(connection, sequence)
-            if body is not None:
-                return segment, segment.layout.decode(body)
+                row = connection.execute(
+                    "SELECT body FROM record WHERE n >= ? AND kind = 1 ORDER BY n LIMIT 1",
+                    (_position(connection, sequence),),
+                ).fetchone()
+            if row is not None and TICK_HEAD.unpack_from(row[0])[0] == sequence:
+                return segment, segment.layout.decode(row[0])
         first, last = self.span()
         raise JournalError(f"no tick {sequence} in the journal: it holds {first} to {last}")
 
@@ -181,27 +206,25 @@ def _event(entry: Entry) -> EventRecord:
     return EventRecord(**data)
 
 
-def _bisect(connection: sqlite3.Connection, sequence: int) -> bytes | None:
-    """Body of the tick `sequence`; ticks are ascending, with events in between."""
+def _position(connection: sqlite3.Connection, sequence: int) -> int:
+    """Smallest n from which on ticks are numbered `sequence` or more.
+
+    Ticks ascend within a segment, with events in between.
+    """
     row = connection.execute("SELECT max(n) FROM record").fetchone()
-    low, high = 0, (row[0] if row and row[0] is not None else -1)
-    while low <= high:
+    low, high = 0, (row[0] if row and row[0] is not None else -1) + 1
+    while low < high:
         middle = (low + high) // 2
         found = connection.execute(
-            "SELECT n, body FROM record WHERE n BETWEEN ? AND ? AND kind = 1 ORDER BY n LIMIT 1",
-            (middle, high),
+            "SELECT n, substr(body, 1, 16) FROM record "
+            "WHERE n >= ? AND kind = 1 ORDER BY n LIMIT 1",
+            (middle,),
         ).fetchone()
-        if found is None:
-            high = middle - 1
-            continue
-        here = TICK_HEAD.unpack_from(found[1])[0]
-        if here == sequence:
-            return bytes(found[1])
-        if here < sequence:
-            low = found[0] + 1
+        if found is None or TICK_HEAD.unpack(found[1])[0] >= sequence:
+            high = middle
         else:
-            high = middle - 1
-    return None
+            low = int(found[0]) + 1
+    return low
 
 
 def tick_as_dict(layout: RecordLayout, tick: TickRecord) -> dict[str, Any]:
