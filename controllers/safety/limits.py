@@ -112,13 +112,8 @@ def cut(low: Vector, high: Vector, narrow: Mask, lo: Vector, hi: Vector) -> int:
         bottom = max(lo[a], narrow_up(low[a]) if narrow[a] else low[a])
         top = min(hi[a], narrow_down(high[a]) if narrow[a] else high[a])
         if bottom > top:
-            if low[a] > high[a]:
-                point = 0.5 * (low[a] + high[a])
-            elif low[a] > hi[a]:
-                point = low[a]
-            else:
-                point = high[a]
-            bottom = top = min(max(point, lo[a]), hi[a])
+            # Beyond one end of what is reachable this is that end.
+            bottom = top = min(max(0.5 * (low[a] + high[a]), lo[a]), hi[a])
             if missed < 0:
                 missed = a
         lo[a] = bottom

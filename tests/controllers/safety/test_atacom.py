@@ -307,6 +307,17 @@ def test_an_answer_is_checked_whoever_solved(bench) -> None:
     assert certified.report.multiplier.tolist() == [7.0]
 
 
+def test_a_blend_that_is_all_backup_is_called_so(bench) -> None:
+    plant = bench(solver=NoSolver(Status.SOLVED))
+    plant.model.J[:], plant.model.k[:] = 1.0, -0.05
+    # The backup passes by a hair: 0.5 is allowed, and the tolerance of 1e-9/T on top.
+    plant.model.fallback[:] = 0.5 + 1e-8 - 1e-14
+    certified = plant.certify([1.0])
+    assert certified.report.blend == 1.0
+    assert certified.report.mode is FilterMode.BACKUP
+    assert codes(certified) == [ReasonCode.FILTER_BACKUP]
+
+
 def test_a_soft_row_that_gives_way_is_told(bench) -> None:
     rows_ = ConstraintSet((ConstraintRow("warm", "K", 1.0, Priority.COMFORT),))
     plant = bench(rows=rows_)

@@ -188,6 +188,7 @@ class TestLastApplied:
         assert limits.last_applied(np.array([0.5]), np.array([0.6]), True).tolist() == [0.6]
         assert limits.last_applied(np.array([0.5]), np.array([0.69]), True).tolist() == [0.69]
         assert limits.last_applied(np.array([0.9]), np.array([0.71]), True).tolist() == [0.71]
+        assert limits.last_applied(np.array([0.0]), np.array([0.2]), True).tolist() == [0.2]
 
     def test_the_read_back_counts_when_the_plant_does_something_else(self) -> None:
         limits = Limits(pump(rate=0.1), 1.0)

@@ -18,7 +18,7 @@ from steadyhand.controllers.safety.row_filter import (
     RowFilter,
     Variant,
 )
-from steadyhand.controllers.safety.rows import REPORTED, Field, distance, surprise
+from steadyhand.controllers.safety.rows import REPORTED, Field, blend, distance, surprise
 from steadyhand.controllers.safety.tangent import published_projection
 
 # T = 0.1 s, D = 2: (2 + 1*2)*0.1 = 0.4 <= 0.9.
@@ -265,6 +265,17 @@ class TestCheck:
         share, out = self.blended(case, [-1.0, 2.0])
         assert share == pytest.approx(0.5, rel=1e-7)
         assert out[1] <= 1.0 + 1e-7
+
+    def test_the_only_common_share_is_taken(self) -> None:
+        # Row 1 needs s >= 0.5, row 2 allows s <= 0.5.
+        table = np.zeros((len(Field), 2))
+        out, hard, none = np.zeros(2), np.ones(2, bool), np.zeros(2, bool)
+        share = blend(
+            *(np.eye(2), table, hard, none, 0.0),
+            *(np.array([2.0, -1.0]), np.array([-2.0, 1.0]), out),
+        )
+        assert share == 0.5
+        assert out.tolist() == [0.0, 0.0]
 
     def test_a_good_answer_does_not_mind_a_bad_backup(self) -> None:
         case = Case()
