@@ -310,7 +310,7 @@ def summary(
             for event in journal.events()
             if event.event == "Event" and "->" in event.data.get("text", "")
         ]
-    outputs = kind.plant(kind.parameters).outputs
+    plant = kind.plant(kind.parameters)
     cycle_ms = 1e3 * np.array([sum(tick.timings[1:]) for tick in ticks])
     sources = [tick.source for tick in ticks]
     broken = truth["violations"]
@@ -325,7 +325,7 @@ def summary(
         "cost_heuristics": {name: float(c[-1]) for name, c in yard.heuristics.items()},
         "cost_optimum": float(yard.optimum[-1]),
         "violations": {
-            driver: sum(int(row["substeps"]) for row in rows.values())
+            driver: sum(int(rows[name]["substeps"]) for name in plant.operating_limits)
             for driver, rows in broken.items()
         },
         "share_of_ticks": {
@@ -344,7 +344,7 @@ def summary(
             "confidence": [tick.verdict.confidence if tick.verdict else 0.0 for tick in ticks],
             "energy_kwh": [float(tick.observation.values[0]) for tick in ticks],
             "applied": [float(tick.observation.applied[0]) for tick in ticks],
-            "output": outputs.names[0],
+            "output": plant.outputs.names[0],
         },
     }
 

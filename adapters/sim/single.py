@@ -46,6 +46,7 @@ class SinglePlant:
         self.outputs = many.outputs
         self.period_s: float = many.period_s
         self.margin_names: tuple[str, ...] = many.margin_names
+        self.operating_limits: tuple[str, ...] = many.operating_limits
         self.initial = many.initial
         self.transition = one.transition
         self.step = one.step

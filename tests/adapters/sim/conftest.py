@@ -28,6 +28,7 @@ class Tank:
 
     period_s = 100.0
     margin_names = ("full", "ripple")
+    operating_limits = ("full", "ripple")
     observations = SignalSet(
         (Signal("level", "m", -100.0, 100.0), Signal("inflow", "m/s", -1.0, 1.0))
     )
