@@ -261,9 +261,19 @@ def open_bundle(loaded: Loaded, parts: PlantParts, file: Path | None = None) -> 
         file or loaded.path(section.file),
         TrustStore.read(keys),
         parts.contract,
-        installed=InstalledState(loaded.path(loaded.config.journal.directory)),
+        # nothing ever ran here before the folder was made; looking must not make it
+        installed=installed_state(loaded) if _state_folder(loaded).exists() else None,
         providers=(provider,) if provider == "cpu" else (provider, "cpu"),
     )
+
+
+def installed_state(loaded: Loaded) -> InstalledState:
+    """Which bundle versions have run here; lies beside the journal."""
+    return InstalledState(_state_folder(loaded))
+
+
+def _state_folder(loaded: Loaded) -> Path:
+    return loaded.path(loaded.config.journal.directory).parent
 
 
 def make_layout(

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -88,6 +89,7 @@ class Service:
         self._open = ExitStack()
         self._stop: threading.Event | None = None
         self._swap: threading.Thread | None = None
+        self._unproven: Bundle | None = None
         self._ready: tuple[Policy, Bundle] | SteadyhandError | None = None
 
     def __enter__(self) -> "Service":
@@ -108,6 +110,7 @@ class Service:
         opened.callback(self.health.close)
         self.health.status("verifying the bundle")
         bundle = assemble.open_bundle(self.loaded, parts)
+        self._unproven = bundle
         gate = assemble.make_gate(config, parts, bundle)
         self.recorder = Recorder(
             assemble.make_layout(parts, gate.names, STAGES), self.loaded.digest, _bundle_id(bundle)
@@ -155,6 +158,8 @@ class Service:
         self.link.open()
         opened.callback(self.link.close)
         self._told_ready = False
+        if bundle is not None:
+            self._warn(bundle)
 
     def run(self, stop: threading.Event, max_ticks: int | None = None) -> None:
         """Tick until `stop`; then the plant has its own control back."""
@@ -215,6 +220,8 @@ class Service:
         if not self._told_ready and tick.observation.link is LinkState.UP:
             self._told_ready = True
             self.health.ready(self._words(tick))
+        if self._unproven is not None and tick.proposal.status is ProposalStatus.OK:
+            self._prove(self._unproven)
         self.health.status(self._words(tick))
         self._tell_worker()
         if self.operator is not None:
@@ -237,6 +244,20 @@ class Service:
                     self.recorder.event(
                         {"event": "PolicyProcess", "code": fault.code, "text": fault.text}
                     )
+
+    def _prove(self, bundle: Bundle) -> None:
+        """The bundle has answered in service: from now on no older one is taken unasked."""
+        self._unproven = None
+        try:
+            assemble.installed_state(self.loaded).record(
+                bundle.manifest, bundle.manifest_sha256, datetime.now(UTC)
+            )
+        except (BundleError, OSError) as error:
+            self.recorder.event({"event": "BundleState", "text": str(error)})
+
+    def _warn(self, bundle: Bundle) -> None:
+        for text in bundle.warnings:
+            self.recorder.event({"event": "BundleWarning", "text": text})
 
     def _words(self, tick: Tick) -> str:
         return (
@@ -362,6 +383,8 @@ class Service:
             return
         old = self.policy.swap(policy, bundle.label)
         self.loop.parts = replace(self.loop.parts, gate=gate)
+        self._unproven = bundle
+        self._warn(bundle)
         self.recorder.use_bundle(_bundle_id(bundle))
         self.metrics.bundle = _bundle_id(bundle)
         self.recorder.event({"event": "Swapped", "code": "SWAP", "old": old, "new": bundle.label})
