@@ -195,10 +195,12 @@ class PlantServer:
             "plant_time": (0.0, ua.VariantType.Double),
             "sequence": (1, ua.VariantType.UInt32),
         }
-        for name, (value, usual) in kinds.items():
+        for name, (usual_value, usual_kind) in kinds.items():
             if name in self.leave_out:
                 continue
-            kind = self.types.get(name, usual)
+            value, kind = usual_value, self.types.get(name, usual_kind)
+            if "Int" in kind.name or kind.name.endswith("Byte"):
+                value = int(value)
             node = await plant.add_variable(
                 ua.NodeId(name, index), ua.QualifiedName(name, index), ua.Variant(value, kind)
             )

@@ -1,0 +1,325 @@
+"""What reaches the plant, what does not, and what is told about it."""
+
+import asyncio
+import time
+
+import numpy as np
+import pytest
+from asyncua import ua
+
+from steadyhand.adapters.opcua.tags import Handshake, OutputTag
+from steadyhand.controllers.frames import Source
+from steadyhand.controllers.reasons import ReasonCode
+
+
+def control(opcua, **outputs):
+    return opcua.tag_map(opcua.full_handshake("sequence", "plant_time"), **outputs)
+
+
+def test_a_command_carries_request_source_and_a_heartbeat_that_changes(plant, opcua, drive) -> None:
+    driver = drive(plant.endpoint, control(opcua)).up()
+    driver.write(10.0, source=Source.FALLBACK)
+    opcua.until(lambda: plant.get("valve") == 10.0)
+    opcua.until(lambda: plant.get("source") == Source.FALLBACK)
+    assert plant.get("request") is True
+    first = plant.get("heartbeat")
+    driver.write(10.0)
+    opcua.until(lambda: plant.get("heartbeat") != first)
+
+
+def test_with_hands_off_only_the_heartbeat_goes_out(plant, opcua, drive) -> None:
+    driver = drive(plant.endpoint, control(opcua)).up()
+    plant.set("valve", 33.0)  # the plant has its own control
+    before = plant.get("heartbeat")
+    sent = driver.write(90.0, source=Source.HANDS_OFF)
+    assert not sent.written
+    opcua.until(lambda: plant.get("heartbeat") != before)
+    assert plant.get("valve") == 33.0
+    assert plant.get("source") == Source.HANDS_OFF
+    opcua.until(lambda: driver.read().applied[0] == 33.0)
+    assert not driver.saw(ReasonCode.WRITE_CONTENTION)
+
+
+def test_release_clears_the_request_and_stops_the_heartbeat(plant, opcua, drive) -> None:
+    driver = drive(plant.endpoint, control(opcua)).up()
+    driver.write(10.0)
+    opcua.until(lambda: plant.get("request") is True)
+    driver.link.release()
+    assert plant.get("request") is False
+    assert plant.get("source") == Source.HANDS_OFF
+    beat = plant.get("heartbeat")
+    time.sleep(0.5)
+    assert plant.get("heartbeat") == beat
+
+
+def test_close_releases_and_is_idempotent(plant, opcua, drive) -> None:
+    driver = drive(plant.endpoint, control(opcua)).up()
+    driver.write(10.0)
+    opcua.until(lambda: plant.get("request") is True)
+    driver.link.close()
+    driver.link.close()
+    assert plant.get("request") is False
+    assert not driver.write(20.0).written
+    assert plant.get("valve") == 10.0
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_nothing_that_is_not_finite_reaches_the_plant(plant, opcua, drive, bad) -> None:
+    """Fact 3: client and server library would pass it on."""
+    driver = drive(plant.endpoint).up()
+    for valve, pump, name in ((bad, 0.0, "valve"), (0.0, bad, "pump")):
+        sent = driver.write(valve, pump)
+        assert not sent.written
+        assert [(f.code, f.signal) for f in sent.faults] == [(ReasonCode.ACT_NONFINITE, name)]
+    assert driver.write(1.0).written
+    opcua.until(lambda: plant.get("valve") == 1.0)
+
+
+def test_nothing_outside_its_limits_reaches_the_plant(plant, opcua, drive) -> None:
+    driver = drive(plant.endpoint).up()
+    sent = driver.write(100.1)
+    assert not sent.written
+    assert sent.faults[0].code is ReasonCode.ACT_RANGE
+    assert sent.faults[0].limit == 100.0
+    sent = driver.write(np.nextafter(100.0, 200.0))  # one ulp of rounding is not an error
+    assert sent.written
+    assert sent.action[0] == 100.0
+    assert not driver.write(-0.5).written
+
+
+def test_sent_is_the_value_as_the_wire_type_holds_it(plant, opcua, drive) -> None:
+    """F9, F11: Float32 rounding, inside the limits as stored."""
+    driver = drive(plant.endpoint).up()
+    sent = driver.write(50.0, 0.1)
+    assert sent.action[1] == float(np.float32(0.1)) != 0.1
+    opcua.until(lambda: plant.get("pump") == sent.action[1])
+    time.sleep(0.3)
+    assert not driver.saw(ReasonCode.WRITE_CLAMPED)
+
+
+def test_every_declared_type_can_be_written(opcua, drive) -> None:
+    """Fact 5 and F9: Int16, UInt32 and Boolean set-points, range-checked first."""
+    for name, value, expected in (
+        ("Int16", 41.6, 42),
+        ("UInt32", 99.9, 100),
+        ("SByte", 7.2, 7),
+        ("Float", 12.5, 12.5),
+    ):
+        kind = ua.VariantType[name]
+        server = opcua.server(types={"valve": kind})
+        tags = opcua.tag_map(valve=OutputTag(address=opcua.node("valve"), wire_type=name))
+        driver = drive(server.endpoint, tags).up()
+        sent = driver.write(value)
+        assert sent.action[0] == expected
+        opcua.until(lambda s=server, e=expected: s.get("valve") == e)
+        driver.link.close()
+        server.stop()
+
+
+def test_an_output_range_the_wire_type_cannot_hold_is_refused(opcua, drive) -> None:
+    """40000 into an Int16: found while verifying, not while writing."""
+    server = opcua.server(types={"valve": ua.VariantType.Int16})
+    valve = OutputTag(address=opcua.node("valve"), wire_type="Int16", scale=0.001)
+    driver = drive(server.endpoint, opcua.tag_map(valve=valve))
+    assert "do not fit Int16" in driver.sees(ReasonCode.TAG_TYPE).text
+
+
+def test_a_batch_that_half_succeeds_is_told_by_node(plant, opcua, drive) -> None:
+    """Fact 4: the good one is written although the call as a whole looks failed."""
+    driver = drive(plant.endpoint).up()
+
+    async def forbid() -> None:
+        node = plant.server.get_node(ua.NodeId("pump", plant.index))
+        await node.set_read_only()
+
+    plant.call(forbid())
+    driver.write(60.0, 2.0)
+    fault = driver.sees(ReasonCode.WRITE_PARTIAL)
+    assert fault.text == "written: valve; refused: pump"
+    assert driver.fault(ReasonCode.WRITE_DENIED).signal == "pump"
+    opcua.until(lambda: plant.get("valve") == 60.0)
+    assert plant.get("pump") == 0.0
+    assert driver.read().applied[1] == 0.0
+
+
+def test_rights_taken_away_are_told_and_forgiven(plant, opcua, drive) -> None:
+    driver = drive(plant.endpoint).up()
+    nodes = [plant.server.get_node(ua.NodeId(n, plant.index)) for n in ("valve", "pump")]
+    for node in nodes:
+        plant.call(node.set_read_only())
+    driver.write(60.0)
+    assert driver.sees(ReasonCode.WRITE_DENIED).signal in ("valve", "pump")
+    assert plant.get("valve") == 0.0
+    for node in nodes:
+        plant.call(node.set_writable())
+    driver.write(60.0)
+    driver.clears(ReasonCode.WRITE_DENIED)
+
+
+def test_a_value_the_plant_changes_is_told_as_clamped_and_then_counts(plant, opcua, drive) -> None:
+    """F3: internal state uses the real value, and it is not mistaken for a second writer."""
+
+    async def clamp(event) -> None:
+        for item in event.request_params.NodesToWrite:
+            if item.NodeId.Identifier == "valve" and item.Value.Value.Value > 80.0:
+                await plant._set("valve", 80.0)
+
+    plant.on_write(clamp)
+    driver = drive(plant.endpoint).up()
+    driver.write(95.0)
+    fault = driver.sees(ReasonCode.WRITE_CLAMPED)
+    assert (fault.signal, fault.value, fault.limit) == ("valve", 80.0, 95.0)
+    assert driver.read().applied[0] == 80.0
+    time.sleep(0.5)
+    assert not driver.saw(ReasonCode.WRITE_CONTENTION)
+
+
+def test_an_actuator_that_does_not_follow_is_told(plant, opcua, drive) -> None:
+    valve = OutputTag(
+        address=opcua.node("valve"),
+        feedback=opcua.tag("valve_position"),
+        follow_tolerance=1.0,
+        follow_time_s=0.3,
+    )
+    driver = drive(plant.endpoint, opcua.tag_map(valve=valve)).up()
+    assert driver.read().applied[0] == 0.0
+    driver.write(40.0)
+    fault = driver.sees(ReasonCode.ACT_NOFOLLOW)
+    assert (fault.signal, fault.value) == ("valve", 40.0)
+    assert driver.read().applied[0] == 0.0
+    plant.set("valve_position", 39.5)
+    driver.clears(ReasonCode.ACT_NOFOLLOW)
+    assert driver.read().applied[0] == 39.5
+
+
+def test_a_second_writer_is_seen(plant, opcua, drive) -> None:
+    """F4: somebody else changes an output that we drive."""
+    driver = drive(plant.endpoint, control(opcua)).up()
+    driver.write(40.0)
+    opcua.until(lambda: driver.read().applied[0] == 40.0)
+    plant.set("valve", 12.0)
+    fault = driver.sees(ReasonCode.WRITE_CONTENTION)
+    assert (fault.signal, fault.value, fault.limit) == ("valve", 12.0, 40.0)
+    driver.write(40.0)
+    driver.clears(ReasonCode.WRITE_CONTENTION)
+
+
+def test_a_plant_that_withdraws_its_grant_may_move_its_outputs(plant, opcua, drive) -> None:
+    driver = drive(plant.endpoint, control(opcua)).up()
+    driver.write(40.0)
+    opcua.until(lambda: driver.read().applied[0] == 40.0)
+    driver.forget()
+    plant.set("granted", False)
+    plant.set("valve", 5.0)
+    opcua.until(lambda: driver.read().applied[0] == 5.0)
+    time.sleep(0.3)
+    # seen in the same read as the withdrawal, or later: never a second writer
+    assert not driver.saw(ReasonCode.WRITE_CONTENTION)
+
+
+def test_the_newest_command_replaces_an_unsent_one(plant, opcua, drive) -> None:
+    """Nothing queues: while the server is slow, only the last command waits."""
+    driver = drive(plant.endpoint, command_life_s=5.0, request_timeout_s=5.0).up()
+    seen: list[float] = []
+    plant.on_write(
+        lambda event: seen.extend(
+            item.Value.Value.Value
+            for item in event.request_params.NodesToWrite
+            if item.NodeId.Identifier == "valve"
+        )
+    )
+
+    async def slow(_event) -> None:
+        await asyncio.sleep(0.3)
+
+    plant.before("PreWrite", slow)
+    for value in range(1, 11):
+        driver.write(float(value))
+        time.sleep(0.01)
+    opcua.until(lambda: plant.get("valve") == 10.0)
+    assert seen[-1] == 10.0
+    assert len(seen) <= 3
+    assert driver.link.overtaken >= 7
+
+
+def test_a_command_past_its_life_is_dropped(plant, opcua, drive) -> None:
+    """F7: the write before it blocks for longer than it may live."""
+    driver = drive(plant.endpoint, command_life_s=0.2, request_timeout_s=5.0).up()
+    hold = True
+
+    async def slow(_event) -> None:
+        while hold:
+            await asyncio.sleep(0.02)
+
+    plant.before("PreWrite", slow)
+    driver.write(1.0)
+    time.sleep(0.1)
+    driver.write(2.0)
+    time.sleep(0.6)
+    hold = False
+    fault = driver.sees(ReasonCode.WRITE_STALE_DROP)
+    assert fault.value > 0.0
+    time.sleep(0.3)
+    assert plant.get("valve") == 1.0
+
+
+def test_a_reply_that_is_lost_is_read_back_before_anything_else(plant, opcua, drive) -> None:
+    """F8: the value was applied, the answer never came; nothing is repeated."""
+    driver = drive(plant.endpoint, request_timeout_s=0.4).up()
+    writes: list[float] = []
+
+    async def lose_the_reply(event) -> None:
+        writes.append(event.request_params.NodesToWrite[0].Value.Value.Value)
+        if len(writes) == 1:
+            await asyncio.sleep(1.5)
+
+    plant.on_write(lose_the_reply)
+    driver.write(70.0)
+    assert "reading back" in driver.sees(ReasonCode.WRITE_UNKNOWN).text
+    opcua.until(lambda: driver.read().applied[0] == 70.0)
+    assert writes == [70.0]
+    driver.up()
+    driver.write(71.0)
+    opcua.until(lambda: plant.get("valve") == 71.0)
+    assert writes == [70.0, 71.0]
+
+
+def test_writes_carry_a_value_and_nothing_else(plant, opcua, drive) -> None:
+    """F10: servers may refuse written stamps and status."""
+    extras: list[object] = []
+
+    async def strict(event) -> None:
+        for item in event.request_params.NodesToWrite:
+            value = item.Value
+            extras.append((value.SourceTimestamp, value.ServerTimestamp, value.Encoding))
+
+    driver = drive(plant.endpoint).up()
+    plant.before("PreWrite", strict)
+    driver.write(5.0)
+    opcua.until(lambda: len(extras) >= 2)
+    assert {(source, server) for source, server, _ in extras} == {(None, None)}
+
+
+def test_a_heartbeat_the_plant_does_not_take_is_told(plant, opcua, drive) -> None:
+    driver = drive(plant.endpoint, control(opcua)).up()
+    node = plant.server.get_node(ua.NodeId("heartbeat", plant.index))
+    plant.call(node.set_read_only())
+    driver.write(5.0)
+    assert driver.sees(ReasonCode.WRITE_DENIED).signal == "heartbeat"
+
+
+def test_only_configured_nodes_are_ever_written(plant, opcua, drive) -> None:
+    """S10: whatever is asked, no other node is touched."""
+    written: set[str] = set()
+    plant.on_write(
+        lambda event: written.update(
+            str(item.NodeId.Identifier) for item in event.request_params.NodesToWrite
+        )
+    )
+    driver = drive(plant.endpoint, opcua.tag_map(Handshake())).up()
+    generator = np.random.default_rng(0)
+    for _ in range(30):
+        driver.write(*generator.uniform(-20.0, 120.0, 2), source=int(generator.integers(0, 5)))
+        time.sleep(0.01)
+    opcua.until(lambda: written)
+    assert written <= {"valve", "pump"}
