@@ -169,9 +169,11 @@ def test_no_row_is_crossed_at_or_between_the_samples(
     )
     assert unsolved == 0
     assert deepest <= 0.0, "a limit was crossed"
-    assert deepest > -0.05, "the attack never came near: the test proves nothing"
+    nearest = 0.002 if COMPILED else 0.05
+    assert deepest > -nearest, "the attack never came near: the test proves nothing"
     assert excess <= D * (1 + 1e-9), "the bound of the proposition: [p]+ <= a D"
-    assert margin_ticks >= 0
+    if COMPILED:
+        assert margin_ticks > 100, "the margin was never needed: the test proves nothing"
 
 
 def _random_rows(rng: np.random.Generator, n: int, m: int, variant: Variant = DC) -> RowFilter:

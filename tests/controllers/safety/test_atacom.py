@@ -473,6 +473,11 @@ def test_no_prediction_across_gaps(bench, time_s: float, applied, written: bool)
     assert told.report.residual_z == 0.0
 
 
+def test_the_first_image_was_predicted_by_nothing(bench) -> None:
+    plant = bench()
+    assert plant.certify([0.0], sequence=0, time_s=0.1).report.residual_z == 0.0
+
+
 def test_prediction_up_to_two_periods(bench) -> None:
     plant = bench()
     plant.certify([0.0], sequence=1, time_s=1.0)

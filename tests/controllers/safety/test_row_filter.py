@@ -344,6 +344,13 @@ class TestAssess:
         # p = J u - gamma m
         assert case.row(Field.P_CERTIFIED) == pytest.approx([0.3, 3.2, -0.1, 0.0])
 
+    def test_the_first_of_equal_margins_is_named(self) -> None:
+        _, (_, margin, row, _, _, _) = self.told([-0.3, -0.2, -0.2, -1.0], 0.0)
+        assert (margin, row) == (-1.0, 3)
+        case = Case(ConstraintSet(self.ROWS.rows[:2]))
+        case.solve([0.0], [-0.2, -0.2], [[1.0], [1.0]])
+        assert case.filter.assess(case.J, case.u)[1:3] == (pytest.approx(0.2), 0)
+
     def test_soft_rows_cannot_put_the_plant_outside(self) -> None:
         _, (_, margin, row, hard_gate, soft_gate, outside) = self.told([-0.1, -0.4, 0.3, 0.0], 0.0)
         assert outside == pytest.approx(-0.1)
