@@ -115,13 +115,15 @@ class OperatorServer:
         Returns:
             How many commands were begun.
         """
-        for count in range(limit):
+        begun = 0
+        while begun < limit:
             try:
                 command = self._queue.get_nowait()
             except queue.Empty:
-                return count
+                break
             if not command.answer.set_running_or_notify_cancel():
-                continue  # withdrawn: nobody is told that it happened, so it must not happen
+                continue  # withdrawn: its client was told that nothing was done
+            begun += 1
             try:
                 command.answer.set_result(handlers[command.name](command))
             except SteadyhandError as error:
@@ -129,7 +131,7 @@ class OperatorServer:
             except Exception as error:  # noqa: BLE001  (no command may end the loop)
                 _log.exception("command %s of %s failed", command.name, command.actor)
                 command.answer.set_exception(error)
-        return limit
+        return begun
 
     def _accept(self, listener: socket.socket) -> None:
         while not self._closing.is_set():
@@ -177,8 +179,8 @@ class OperatorServer:
         hello = {"hello": "steadyhand", "session": session, "role": role.name.lower()}
         last, lines = 0, Lines(connection, self._settings)
         try:
-            self._send(connection, hello)
-            while (line := lines.next()) is not None:
+            reads = self._send(connection, hello)
+            while reads and (line := lines.next()) is not None:
                 sequence = None
                 try:
                     self._pace(uid)
@@ -194,7 +196,7 @@ class OperatorServer:
                     }
                 except RequestError as error:
                     answer = self._refusal(sequence, error)
-                self._send(connection, answer)
+                reads = self._send(connection, answer)
         except RequestError as error:  # of the lines: too long, too slow
             self._send(connection, self._refusal(None, error))
         finally:
@@ -260,10 +262,16 @@ class OperatorServer:
             "error": {"code": error.code, "message": error.message},
         }
 
-    def _send(self, connection: socket.socket, message: Mapping[str, Any]) -> None:
-        """One line; a client that went away or does not read loses it, the command stands."""
+    def _send(self, connection: socket.socket, message: Mapping[str, Any]) -> bool:
+        """One line; False: the client went away or does not read, and half a line is no answer.
+
+        What it asked for stands all the same.
+        """
         try:
             connection.settimeout(self._settings.line_s)
             connection.sendall(encode(message))
         except OSError:
-            self.refused["GONE"] += 1
+            with self._lock:
+                self.refused["GONE"] += 1
+            return False
+        return True
