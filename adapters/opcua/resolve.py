@@ -162,6 +162,7 @@ def _browse_path(start: Any, steps: Iterable[tuple[int, str]]) -> Any:  # noqa: 
     path.RelativePath.Elements = [
         ua.RelativePathElement(
             ReferenceTypeId=ua.NodeId(ua.ObjectIds.HierarchicalReferences),
+            IsInverse=False,
             IncludeSubtypes=True,
             TargetName=ua.QualifiedName(name, index),
         )

@@ -1,6 +1,7 @@
 """A small OPC UA server of our own, in a thread, with every knob a test needs."""
 
 import asyncio
+import copy
 import socket
 import threading
 import time
@@ -91,7 +92,9 @@ class Base:
         self._known = set(space._nodes)
         self._objects = list(space[server.nodes.objects.nodeid].references)
         self._kept = [ua.NodeId(i) for i in (2255, 2259, 11705, 11707, 11712, 11714)]
-        self._values = [await server.get_node(i).read_data_value() for i in self._kept]
+        self._values = [
+            copy.deepcopy(await server.get_node(i).read_data_value()) for i in self._kept
+        ]
         return server
 
     async def reset(self) -> None:
@@ -102,7 +105,8 @@ class Base:
             del space._nodes[node_id]
         space[server.nodes.objects.nodeid].references[:] = self._objects
         for node_id, value in zip(self._kept, self._values, strict=True):
-            space[node_id].attributes[ua.AttributeIds.Value].value = value
+            fresh = copy.deepcopy(value)  # the library appends to its namespace array in place
+            space[node_id].attributes[ua.AttributeIds.Value].value = fresh
         server.iserver.callback_service._listeners = {}
         server.iserver.endpoints.clear()
         server._policies.clear()
@@ -184,7 +188,7 @@ class PlantServer:
             "level": (1.0 + offset, ua.VariantType.Double),
             "flow": (2.0 + offset, ua.VariantType.Double),
             "count": (3, ua.VariantType.Int16),
-            "valve": (0.0, ua.VariantType.Double),
+            "valve": (offset, ua.VariantType.Double),
             "pump": (0.0, ua.VariantType.Float),
             "valve_position": (0.0, ua.VariantType.Double),
             "granted": (True, ua.VariantType.Boolean),
@@ -283,6 +287,80 @@ class PlantServer:
         if self._listens:
             self._listens = False
             self.call(self._base.hang_up())
+
+
+class Proxy:
+    """A wire in front of a server that can be cut, held, or corrupted."""
+
+    def __init__(self, base: Base, target: int) -> None:
+        self.port = free_port()
+        self.endpoint = f"opc.tcp://127.0.0.1:{self.port}/plant"
+        self.holds = False
+        """Swallow everything, without closing: a peer that vanished without FIN."""
+        self.trickle_s = 0.0
+        """Pass one byte per this many seconds towards the client."""
+        self.flip_at = -1
+        """Corrupt this byte of what the server sends next."""
+        self._target = target
+        self._base = base
+        self._writers: list[Any] = []
+        self._server: Any = None
+        base.call(self._start())
+
+    async def _start(self) -> None:
+        self._server = await asyncio.start_server(self._accept, "127.0.0.1", self.port)
+
+    async def _accept(self, reader: Any, writer: Any) -> None:
+        if self.holds:
+            self._writers.append(writer)
+            return
+        try:
+            upstream, downstream = await asyncio.open_connection("127.0.0.1", self._target)
+        except OSError:
+            writer.close()
+            return
+        self._writers += [writer, downstream]
+        await asyncio.gather(
+            self._pump(reader, downstream, False), self._pump(upstream, writer, True)
+        )
+
+    async def _pump(self, reader: Any, writer: Any, to_client: bool) -> None:
+        try:
+            while data := await reader.read(65536):
+                if self.holds:
+                    continue
+                if to_client and self.flip_at >= 0 and len(data) > self.flip_at:
+                    broken = bytearray(data)
+                    broken[self.flip_at] ^= 0x5A
+                    data, self.flip_at = bytes(broken), -1
+                if to_client and self.trickle_s:
+                    for byte in data:
+                        writer.write(bytes((byte,)))
+                        await asyncio.sleep(self.trickle_s)
+                else:
+                    writer.write(data)
+                    await writer.drain()
+        except OSError:
+            return
+        finally:
+            if not self.holds:
+                writer.close()
+
+    async def _cut(self) -> None:
+        for writer in self._writers:
+            writer.transport.abort()
+        self._writers.clear()
+
+    def cut(self) -> None:
+        """Reset every connection."""
+        self._base.call(self._cut())
+
+    async def _stop(self) -> None:
+        self._server.close()
+        await self._cut()
+
+    def close(self) -> None:
+        self._base.call(self._stop())
 
 
 class Pki:
@@ -450,7 +528,10 @@ class Driver:
         self.seen.clear()
 
     def up(self, timeout_s: float = 15.0) -> "Driver":
-        until(lambda: self.read().link is LinkState.UP, timeout_s, "link up")
+        try:
+            until(lambda: self.read().link is LinkState.UP, timeout_s, "link up")
+        except AssertionError as error:
+            raise AssertionError(f"{error}: {[fault.text for fault in self.seen[-3:]]}") from None
         return self
 
     def down(self, timeout_s: float = 15.0) -> float:
@@ -487,6 +568,12 @@ class Kit:
     def __init__(self, base: Base) -> None:
         self._base = base
         self.servers: list[PlantServer] = []
+        self.proxies: list[Proxy] = []
+
+    def proxy(self, server: PlantServer) -> Proxy:
+        """Start a proxy in front of `server`."""
+        self.proxies.append(Proxy(self._base, server.port))
+        return self.proxies[-1]
 
     def server(self, port: int | None = None, **changes: Any) -> PlantServer:
         """Start a server; `before_start` style attributes may be given by name."""
@@ -511,6 +598,8 @@ def base() -> Iterator[Base]:
 def opcua(base: Base) -> Iterator[Kit]:
     kit = Kit(base)
     yield kit
+    for proxy in kit.proxies:
+        proxy.close()
     for server in kit.servers:
         server.stop()
 

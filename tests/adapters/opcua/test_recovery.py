@@ -1,0 +1,361 @@
+"""The link breaks, in every way it can; it says so, writes nothing, and comes back by itself."""
+
+import time
+
+import numpy as np
+import pytest
+from asyncua import ua
+
+from steadyhand.adapters.opcua.tags import OutputTag
+from steadyhand.controllers.frames import LinkState, Quality
+from steadyhand.controllers.reasons import ReasonCode
+
+BACK_S = 10.0
+"""Generous bound for a busy machine; the aim is 2 s, the figure is printed."""
+BOTH_WAYS = pytest.mark.parametrize("subscribe", [False, True], ids=["read", "subscribe"])
+
+
+def came_back(driver, opcua, record_property) -> None:
+    took = opcua.until(lambda: driver.read().link is LinkState.UP, BACK_S, "link up again")
+    record_property("recovered_after_s", took)
+    print(f"recovered {took:.2f} s after the server")
+
+
+@BOTH_WAYS
+def test_a_restarted_server_is_used_again(opcua, drive, record_property, subscribe) -> None:
+    """A1: nothing is written while it is away, and new data is used once it is back."""
+    server = opcua.server()
+    driver = drive(server.endpoint, subscribe=subscribe).up()
+    server.stop()
+    driver.down()
+    observation = driver.read()
+    assert {fault.code for fault in driver.seen} & {
+        ReasonCode.LINK_DOWN,
+        ReasonCode.LINK_TIMEOUT,
+    }
+    assert not observation.granted
+    np.testing.assert_array_equal(observation.quality, [Quality.BAD] * 3)
+    sent = driver.write(50.0)
+    assert not sent.written
+    assert sent.faults[0].code is ReasonCode.LINK_DOWN
+    time.sleep(0.5)
+    age = driver.read().age_s
+    assert age.min() > 0.4
+    server.start()
+    came_back(driver, opcua, record_property)
+    server.set("level", 12.5)
+    opcua.until(lambda: driver.read().values[0] == 12.5)
+    assert server.get("valve") == 0.0
+    assert driver.saw(ReasonCode.RECOVERED)
+
+
+@BOTH_WAYS
+def test_a_peer_that_vanishes_is_noticed_within_a_timeout(
+    opcua, drive, record_property, subscribe
+) -> None:
+    """A2: no FIN, no RST; never "connected" for longer than the deadline."""
+    server = opcua.server()
+    proxy = opcua.proxy(server)
+    driver = drive(proxy.endpoint, subscribe=subscribe, request_timeout_s=0.5).up()
+    proxy.holds = True
+    driver.down(5.0)
+    assert driver.sees(ReasonCode.LINK_TIMEOUT)
+    time.sleep(1.0)  # and every new attempt is held too
+    assert driver.read().link is not LinkState.UP
+    proxy.cut()
+    proxy.holds = False
+    came_back(driver, opcua, record_property)
+
+
+def test_a_trickle_is_as_good_as_nothing(opcua, drive, record_property) -> None:
+    """A5: one byte at a time never resets the deadline."""
+    server = opcua.server()
+    proxy = opcua.proxy(server)
+    driver = drive(proxy.endpoint, request_timeout_s=0.5).up()
+    proxy.trickle_s = 0.1
+    driver.down(5.0)
+    assert driver.sees(ReasonCode.LINK_TIMEOUT)
+    proxy.trickle_s = 0.0
+    proxy.cut()
+    came_back(driver, opcua, record_property)
+
+
+@pytest.mark.parametrize("at", [0, 5, 9, 13, 17, 21, 26, 40, 50, 60])
+def test_a_corrupted_reply_ends_the_session_and_no_more(opcua, drive, at) -> None:
+    """A19: whatever byte is hit, the link is good again afterwards."""
+    server = opcua.server()
+    proxy = opcua.proxy(server)
+    driver = drive(proxy.endpoint, request_timeout_s=0.5).up()
+    proxy.flip_at = at
+    opcua.until(lambda: proxy.flip_at < 0)
+    time.sleep(0.2)
+    server.set("level", 31.0)
+    opcua.until(lambda: driver.read().link is LinkState.UP and driver.read().values[0] == 31.0)
+    driver.write(3.0)
+    opcua.until(lambda: server.get("valve") == 3.0 or not driver.write(3.0).written)
+
+
+@BOTH_WAYS
+def test_reordered_namespaces_never_read_the_wrong_tag(opcua, drive, subscribe) -> None:
+    """Fact 2 and A6: the old index reads another variable without any error."""
+    server = opcua.server(namespaces=(opcua.PLANT_URI, opcua.OTHER_URI))
+    driver = drive(server.endpoint, subscribe=subscribe).up()
+    assert driver.read().values[0] == 1.0
+    server.stop()
+    driver.down()
+    server.namespaces = (opcua.OTHER_URI, opcua.PLANT_URI)
+    server.start()
+    seen = set()
+    opcua.until(
+        lambda: seen.add(float(driver.read().values[0])) or driver.read().link is LinkState.UP
+    )
+    fault = driver.sees(ReasonCode.NS_REMAP)
+    assert (fault.limit, fault.value) == (2.0, 3.0)
+    assert seen == {1.0}
+    driver.write(44.0)
+    opcua.until(lambda: server.get("valve") == 44.0)
+    other = server.server.get_node(ua.NodeId("valve", 2))
+    assert server.call(other.read_value()) == 1000.0
+
+
+def test_a_missing_namespace_or_node_keeps_the_link_down_and_is_named(opcua, drive) -> None:
+    """A7."""
+    server = opcua.server()
+    driver = drive(server.endpoint).up()
+    server.stop()
+    server.leave_out = ("flow",)
+    server.start()
+    fault = driver.sees(ReasonCode.TAG_MISSING)
+    assert fault.signal == "flow"
+    assert driver.read().link is not LinkState.UP
+    server.stop()
+    server.namespaces = (opcua.OTHER_URI,)
+    server.start()
+    opcua.until(lambda: driver.saw(ReasonCode.TAG_MISSING) and "namespace" in driver.seen[-1].text)
+    server.stop()
+    server.namespaces, server.leave_out = (opcua.PLANT_URI,), ()
+    server.start()
+    driver.up()
+    assert ReasonCode.TAG_MISSING not in driver.codes()
+
+
+def test_a_node_that_disappears_while_running_is_told(opcua, drive) -> None:
+    server = opcua.server()
+    driver = drive(server.endpoint).up()
+    node = server.server.get_node(ua.NodeId("flow", server.index))
+    server.call(server.server.delete_nodes([node]))
+    assert driver.sees(ReasonCode.TAG_MISSING).signal == "flow"
+
+
+def test_a_node_of_another_type_is_refused(opcua, drive) -> None:
+    """A8: Int16 where a Double was configured."""
+    server = opcua.server()
+    driver = drive(server.endpoint).up()
+    server.stop()
+    server.types = {"level": ua.VariantType.Int16}
+    server.start()
+    fault = driver.sees(ReasonCode.TAG_TYPE)
+    assert fault.signal == "level"
+    assert "declared Int16, configured is Double" in fault.text
+    assert driver.read().link is not LinkState.UP
+
+
+def test_a_type_left_to_the_server_is_pinned_the_first_time(opcua, drive) -> None:
+    server = opcua.server()
+    tags = opcua.tag_map(count=opcua.tag("count", wire_type="auto"))
+    driver = drive(server.endpoint, tags).up()
+    assert driver.read().values[2] == 3.0
+    server.stop()
+    server.types = {"count": ua.VariantType.Int32}
+    server.start()
+    assert "configured is Int16" in driver.sees(ReasonCode.TAG_TYPE).text
+
+
+def test_a_read_only_output_is_found_while_verifying(opcua, drive) -> None:
+    """A9."""
+    server = opcua.server()
+    tags = opcua.tag_map(valve=OutputTag(address=opcua.node("level")))
+    driver = drive(server.endpoint, tags)
+    assert driver.sees(ReasonCode.WRITE_DENIED).signal == "valve"
+    assert driver.read().link is not LinkState.UP
+
+
+def test_a_unit_that_is_not_the_configured_one_is_refused(opcua, drive) -> None:
+    server = opcua.server()
+    good = drive(server.endpoint, opcua.tag_map(level=opcua.tag("level", unit="m"))).up()
+    good.link.close()
+    driver = drive(server.endpoint, opcua.tag_map(level=opcua.tag("level", unit="cm")))
+    assert "unit is 'm', configured is 'cm'" in driver.sees(ReasonCode.TAG_TYPE).text
+
+
+def test_browse_paths_find_the_same_nodes(opcua, drive) -> None:
+    from steadyhand.adapters.opcua.tags import Tag, parse_address
+
+    server = opcua.server(namespaces=(opcua.OTHER_URI, opcua.PLANT_URI))
+    address = parse_address(f"/nsu={opcua.PLANT_URI};Plant/level", "level")
+    driver = drive(server.endpoint, opcua.tag_map(level=Tag(address=address))).up()
+    assert driver.read().values[0] == 1.0
+
+
+def test_a_session_closed_by_the_server_is_made_anew(opcua, drive, record_property) -> None:
+    """A10: the socket lives, the session does not."""
+    server = opcua.server()
+    driver = drive(server.endpoint).up()
+    sessions = server.server.iserver._external_sessions
+
+    async def forget() -> None:
+        for session in list(sessions.values()):
+            await session.close_session()
+
+    connects = driver.link.connects
+    server.call(forget())
+    opcua.until(lambda: driver.link.connects > connects, BACK_S)
+    came_back(driver, opcua, record_property)
+    server.set("level", 6.0)
+    opcua.until(lambda: driver.read().values[0] == 6.0)
+
+
+def test_a_subscription_that_dies_silently_is_told_and_replaced(opcua, drive) -> None:
+    """A21: reads work, nothing is published any more."""
+    server = opcua.server()
+    driver = drive(server.endpoint, subscribe=True).up()
+    server.set("level", 2.5)
+    opcua.until(lambda: driver.read().values[0] == 2.5)
+    subscriptions = server.server.iserver.subscription_service.subscriptions
+
+    async def silence() -> None:
+        for subscription in subscriptions.values():
+            if subscription._task is not None:
+                subscription._task.cancel()
+
+    server.call(silence())
+    driver.sees(ReasonCode.SUB_STALE)
+    assert driver.read().link is LinkState.UP
+    server.set("level", 3.5)
+    opcua.until(lambda: driver.read().values[0] == 3.5)  # read cyclically meanwhile
+    driver.clears(ReasonCode.SUB_STALE)
+    server.set("level", 4.5)
+    opcua.until(lambda: driver.read().values[0] == 4.5)
+
+
+def test_a_subscription_that_lies_is_found_out(opcua, drive) -> None:
+    """Keep-alives go on, data does not: reads see the plant's number move, it does not."""
+    server = opcua.server()
+    driver = drive(server.endpoint, opcua.tag_map(opcua.full_handshake()), subscribe=True).up()
+    opcua.until(lambda: driver.read().sequence >= 1)
+    service = server.server.iserver.subscription_service
+
+    async def deafen() -> None:
+        for subscription in service.subscriptions.values():
+            subscription.monitored_item_srv.delete_all_monitored_items()
+
+    time.sleep(0.5)
+    server.call(deafen())
+    number = 2
+
+    def stale() -> bool:
+        nonlocal number
+        server.image(number, level=float(number), flow=-float(number))
+        number += 1
+        time.sleep(0.05)
+        return driver.saw(ReasonCode.SUB_STALE)
+
+    opcua.until(stale)
+    opcua.until(lambda: driver.read().values[0] >= number - 2)
+
+
+def test_another_server_on_the_same_port_is_refused(opcua, drive) -> None:
+    """A22."""
+    server = opcua.server()
+    driver = drive(server.endpoint).up()
+    server.stop()
+    server.server_uri = "urn:test:somebody-else"
+    server.start()
+    fault = driver.sees(ReasonCode.SERVER_ID)
+    assert "urn:test:somebody-else" in fault.text
+    assert driver.read().link is not LinkState.UP
+    assert not driver.write(1.0).written
+    server.stop()
+    server.server_uri = opcua.SERVER_URI
+    server.start()
+    driver.up()
+
+
+def test_a_flapping_link_is_told_once_and_not_written_over(opcua, drive) -> None:
+    """A3."""
+    server = opcua.server()
+    proxy = opcua.proxy(server)
+    driver = drive(proxy.endpoint, flap_count=3, flap_window_s=3.0).up()
+    for _ in range(3):
+        connects = driver.link.connects
+        proxy.cut()
+        opcua.until(lambda c=connects: driver.link.connects > c)
+        driver.up()
+    fault = driver.sees(ReasonCode.LINK_FLAP)
+    assert fault.value == 3.0
+    sent = driver.write(50.0)
+    assert not sent.written
+    driver.clears(ReasonCode.LINK_FLAP)
+    opcua.until(lambda: driver.write(50.0).written)
+    opcua.until(lambda: server.get("valve") == 50.0)
+
+
+def test_no_command_survives_a_reconnect(opcua, drive) -> None:
+    """F7: a command handed over just before the break is gone after it."""
+    server = opcua.server()
+    proxy = opcua.proxy(server)
+    driver = drive(proxy.endpoint, request_timeout_s=0.5, command_life_s=30.0).up()
+    proxy.holds = True
+    driver.write(66.0)
+    driver.down(5.0)
+    proxy.cut()
+    proxy.holds = False
+    driver.up()
+    time.sleep(0.5)
+    assert server.get("valve") == 0.0
+
+
+def test_a_server_with_no_session_left_is_not_hammered(opcua, drive) -> None:
+    """A17: the next attempt waits."""
+    server = opcua.server()
+    attempts: list[float] = []
+    internals = server.server.iserver
+    genuine = internals.create_session
+
+    def refuse(*_args, **_kwargs):
+        attempts.append(time.monotonic())
+        raise ua.uaerrors.BadTooManySessions
+
+    internals.create_session = refuse
+    try:
+        driver = drive(server.endpoint)
+        opcua.until(lambda: attempts)
+        assert "TooManySessions" in driver.sees(ReasonCode.LINK_DOWN).text
+        time.sleep(1.5)
+        assert len(attempts) == 1
+    finally:
+        internals.create_session = genuine
+
+
+def test_opening_and_closing_leaves_no_thread_and_no_socket(opcua, drive) -> None:
+    import threading
+    from pathlib import Path
+
+    server = opcua.server()
+    drive(server.endpoint).up().link.close()
+    threads, sockets = threading.active_count(), len(list(Path("/proc/self/fd").iterdir()))
+    for _ in range(3):
+        drive(server.endpoint).up().link.close()
+    opcua.until(lambda: threading.active_count() <= threads)
+    opcua.until(lambda: len(list(Path("/proc/self/fd").iterdir())) <= sockets + 2)
+
+
+def test_closing_is_quick_although_the_server_is_gone(opcua, drive) -> None:
+    server = opcua.server()
+    proxy = opcua.proxy(server)
+    driver = drive(proxy.endpoint, opcua.tag_map(opcua.full_handshake())).up()
+    driver.write(1.0)
+    proxy.holds = True
+    started = time.monotonic()
+    driver.link.close()
+    assert time.monotonic() - started < 8.0
