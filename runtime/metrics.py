@@ -110,17 +110,6 @@ def age_buckets(period_s: float) -> tuple[float, ...]:
     )
 
 
-class Histogram:
-    """Counts per bucket and the sum; finite, non-negative values only."""
-
-    __slots__ = ("counts", "edges", "total")
-
-    def __init__(self, edges: Sequence[float]) -> None:
-        self.edges = list(edges)
-        self.counts = [0] * (len(edges) + 1)
-        self.total = 0.0
-
-
 class Metrics:
     """Accumulates; `tick` belongs to the loop thread, `render` to any other."""
 
@@ -156,8 +145,12 @@ class Metrics:
         self._signals = tuple(signals)
         self._wall = wall
         edges = time_buckets(wall_period_s or period_s)
-        self._timed = [Histogram(edges) for _ in _TIMED]
-        self._age = Histogram(age_buckets(period_s))
+        self._edges = list(edges)
+        self._counts = tuple([0] * (len(edges) + 1) for _ in _TIMED)
+        self._sums = [0.0] * len(_TIMED)
+        self._age_edges = list(age_buckets(period_s))
+        self._age_counts = [0] * (len(self._age_edges) + 1)
+        self._age_sum = 0.0
         self._nonfinite = 0
         self._ticks = [0] * len(Source)
         self._skipped = 0
@@ -185,18 +178,32 @@ class Metrics:
         lateness, read, propose, judge, decide, certify, write = tick.timings
         cycle = read + propose + judge + decide + certify + write
         observation, source, verdict = tick.observation, tick.source, tick.verdict
-        for histogram, value in zip(
-            self._timed, (lateness, cycle, propose, certify, write), strict=False
+        late_n, cycle_n, inference_n, filter_n, write_n = self._counts
+        edges, sums = self._edges, self._sums
+        if (  # one look for all: NaN fails every comparison
+            0.0 <= lateness < 1e12
+            and 0.0 <= cycle < 1e12
+            and 0.0 <= propose < 1e12
+            and 0.0 <= certify < 1e12
+            and 0.0 <= write < 1e12
         ):
-            if 0.0 <= value < _LARGEST:
-                histogram.counts[bisect_left(histogram.edges, value)] += 1
-                histogram.total += value
-            else:
-                self._nonfinite += 1
-        age = max(observation.age_s.tolist(), default=0.0)
+            late_n[bisect_left(edges, lateness)] += 1
+            cycle_n[bisect_left(edges, cycle)] += 1
+            inference_n[bisect_left(edges, propose)] += 1
+            filter_n[bisect_left(edges, certify)] += 1
+            write_n[bisect_left(edges, write)] += 1
+            sums[0] += lateness
+            sums[1] += cycle
+            sums[2] += propose
+            sums[3] += certify
+            sums[4] += write
+        else:
+            self._observe_one_by_one((lateness, cycle, propose, certify, write))
+        ages = observation.age_s.tolist()
+        age = max(ages) if ages else 0.0
         if 0.0 <= age < _LARGEST:
-            self._age.counts[bisect_left(self._age.edges, age)] += 1
-            self._age.total += age
+            self._age_counts[bisect_left(self._age_edges, age)] += 1
+            self._age_sum += age
         else:
             self._nonfinite += 1
         self._ticks[source] += 1
@@ -206,8 +213,9 @@ class Metrics:
             self._filter_modes[report.mode] += 1
             self._outcomes[report.outcome] += 1
             if report.mode:
-                row = report.margin_row if report.active else -1
-                self._interventions[row] += 1
+                row = report.margin_row
+                known = report.active and row < len(self._rows) - 1
+                self._interventions[row if known else -1] += 1
         if source is not self._was_source or verdict.trusted is not self._was_trusted:
             self._count_changes(source, verdict, modes)
         sent = tick.sent
@@ -219,6 +227,15 @@ class Metrics:
             self._last_write_s = now_s
         self._mode = modes.mode
         self._last = tick
+
+    def _observe_one_by_one(self, values: Sequence[float]) -> None:
+        """The slow way, when at least one duration is nonsense: the others still count."""
+        for i, value in enumerate(values):
+            if 0.0 <= value < _LARGEST:
+                self._counts[i][bisect_left(self._edges, value)] += 1
+                self._sums[i] += value
+            else:
+                self._nonfinite += 1
 
     def _count_changes(self, source: Source, verdict: Verdict, modes: ModesView) -> None:
         """Why the policy lost control, and why trust was lost."""
@@ -252,10 +269,20 @@ class Metrics:
 
     def _families(self) -> Iterable[list[str]]:
         yield from self._info()
-        for (name, meaning), histogram in zip(_TIMED, self._timed, strict=True):
-            yield _histogram(f"steadyhand_{name}_seconds", f"{meaning}, wall seconds.", histogram)
+        for i, (name, meaning) in enumerate(_TIMED):
+            yield _histogram(
+                f"{name}_seconds",
+                f"{meaning}, wall seconds.",
+                self._edges,
+                self._counts[i],
+                self._sums[i],
+            )
         yield _histogram(
-            "steadyhand_input_age_seconds", "Age of the oldest input, plant seconds.", self._age
+            "input_age_seconds",
+            "Age of the oldest input, plant seconds.",
+            self._age_edges,
+            self._age_counts,
+            self._age_sum,
         )
         yield from self._counters()
         yield from self._states()
@@ -371,15 +398,17 @@ def _family(name: str, kind: str, meaning: str, samples: Sequence[_Sample]) -> l
     return lines
 
 
-def _histogram(name: str, meaning: str, histogram: Histogram) -> list[str]:
-    lines = [f"# HELP {name} {meaning}", f"# TYPE {name} histogram"]
+def _histogram(
+    name: str, meaning: str, edges: Sequence[float], counts: Sequence[int], total: float
+) -> list[str]:
+    full = f"steadyhand_{name}"
+    lines = [f"# HELP {full} {meaning}", f"# TYPE {full} histogram"]
     running = 0
-    counts, total = list(histogram.counts), histogram.total
-    for edge, count in zip((*histogram.edges, inf), counts, strict=True):
+    for edge, count in zip((*edges, inf), list(counts), strict=True):
         running += count
         bound = "+Inf" if edge == inf else repr(edge)
-        lines.append(f'{name}_bucket{{le="{bound}"}} {running}')
-    return [*lines, f"{name}_sum {total:.17g}", f"{name}_count {running}"]
+        lines.append(f'{full}_bucket{{le="{bound}"}} {running}')
+    return [*lines, f"{full}_sum {total:.17g}", f"{full}_count {running}"]
 
 
 def _state_set(name: str, meaning: str, states: Iterable[object], now: object) -> list[str]:

@@ -299,7 +299,7 @@ class Encoder:
             certified, present = self._certified, present | _NO_CERTIFIED
         if sent is None:
             sent, present = self._sent, present | _NO_SENT
-        report = certified.report
+        report, words = certified.report, self._words
         scores = verdict.scores
         scores_given = len(scores)
         if not scores:
@@ -353,8 +353,8 @@ class Encoder:
             report.outcome,
             report.infeasible,
             sent.written,
-            self._word(verdict.state),
-            self._word(mode),
+            words.get(verdict.state) or self._word(verdict.state),
+            words.get(mode) or self._word(mode),
             self.config,
             self.bundle,
             self._active(report.active) if report.active else self._no_active,
@@ -383,13 +383,11 @@ class Encoder:
         return b"".join((body, *tail)) if tail else body
 
     def _word(self, word: str) -> bytes:
-        """Bytes of a short word; the cache is bounded, since words come from tables."""
-        known = self._words.get(word)
-        if known is None:
-            known = word.encode("utf-8", "replace")[:16]
-            if len(self._words) < 256:
-                self._words[word] = known
-        return known
+        """Bytes of a word met for the first time; words come from tables, so they are few."""
+        made = word.encode("utf-8", "replace")[:16]
+        if len(self._words) < 256:
+            self._words[word] = made
+        return made
 
     def _active(self, rows: tuple[int, ...]) -> bytes:
         mask = 0

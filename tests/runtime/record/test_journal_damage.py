@@ -244,3 +244,28 @@ def test_rewriting_everything_needs_the_key(journal, tmp_path):
     assert verify(forged).ok
     assert verify(signed, key.public_key()).ok
     assert not verify(forged, key.public_key()).ok
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_first_bad_record_among_a_million(tmp_path):
+    """Figures: time to write and to verify; the bad record is the 900 000th."""
+    import time
+
+    recorder = fresh_recorder(ticks=65_536)
+    limits = Limits(commit_every_s=0.001, segment_bytes=64 * 2**20)
+    begun = time.monotonic()
+    with Journal(tmp_path, recorder, limits) as journal:
+        for _ in range(1_000):
+            record_ticks(recorder, 1_000)
+            while recorder.sequence - journal.status.ticks > 50_000:
+                time.sleep(0.001)
+    wrote_s, begun = time.monotonic() - begun, time.monotonic()
+    result = verify(tmp_path, expected=journal.status.head)
+    verified_s = time.monotonic() - begun
+    assert (result.ok, result.ticks) == (True, 1_000_000)
+    print(f"1 M ticks: written in {wrote_s:.1f} s, verified in {verified_s:.1f} s")
+    segment, tick = JournalReader(tmp_path).tick(900_000)
+    assert tick.sequence == 900_000
+    edit(segment.file, ("UPDATE record SET kind = 2 WHERE n = 1234", ()))
+    assert first(tmp_path) == (segment.index, 1234)
