@@ -138,6 +138,8 @@ class FilterOutcome(IntEnum):
     TIME_OUT = 3
     NONFINITE = 4
     OUTSIDE_SET = 5
+    UNUSABLE = 6
+    """A measurement that the rows need is not good: the backup, which needs none."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

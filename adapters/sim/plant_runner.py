@@ -5,13 +5,15 @@ and goes on by itself when the controller is silent. It knows the truth (state, 
 whatever the faulty measurements say.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from math import inf, isfinite
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from steadyhand.adapters.sim.counter_random import normal
 from steadyhand.adapters.sim.fault_injector import FaultInjector
 from steadyhand.adapters.sim.faults import SignalFault
 from steadyhand.adapters.sim.observer import WriteLog
@@ -24,6 +26,9 @@ from steadyhand.controllers.reasons import ReasonCode
 from steadyhand.controllers.signals import Vector
 
 STATE_VERSION = 1
+NO_NOISE: Mapping[str, float] = MappingProxyType({})
+_GAUGE = 1000
+"""First stream of the sensors' own noise; the faults' streams lie below."""
 
 
 class PlantRunner:
@@ -39,6 +44,7 @@ class PlantRunner:
         shed_s: plant seconds without a new heartbeat after which the plant takes over.
         substeps: parts of a period that are integrated and judged one by one.
         log: observer of the writes; a counting one without a file when None.
+        gauge_noise: standard deviation of what a sensor adds to the truth, by signal.
 
     Raises:
         ConfigError: substeps < 1, shed_s not positive, or no disturbances.
@@ -56,8 +62,11 @@ class PlantRunner:
         shed_s: float | None = None,
         substeps: int = 3,
         log: WriteLog | None = None,
+        gauge_noise: Mapping[str, float] = NO_NOISE,
     ) -> None:
         self.plant = plant
+        self._noise = [(plant.observations.index(n), sd) for n, sd in gauge_noise.items()]
+        self._seed = seed
         self.shed_s = 2.0 * plant.period_s if shed_s is None else shed_s
         if substeps < 1 or not self.shed_s > 0.0 or len(disturbances) < 1:
             raise ConfigError(
@@ -285,6 +294,8 @@ class PlantRunner:
 
     def _make_image(self) -> Observation:
         values = self.true_values.copy()
+        for column, deviation in self._noise:
+            values[column] += deviation * normal(self._seed, _GAUGE + column, self.time_s)
         age_s = np.zeros(len(values))
         quality: NDArray[np.int8] = np.zeros(len(values), dtype=np.int8)
         found: tuple[Fault, ...] = ()

@@ -1,6 +1,6 @@
 """The plants that can be run by name: equations, scenario and the local control they came with."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -21,6 +21,12 @@ from steadyhand.controllers.plants.thermal_storage_scenario import (
     ScenarioSpec,
     generate,
 )
+from steadyhand.controllers.signals import Vector
+
+GAUGE_NOISE = {"storage_energy_kwh": 0.1}
+"""No real level gauge repeats itself to the last digit; one that does is stuck."""
+_ARRIVAL_TICKS = 16
+"""Four hours in which another season's weather comes in."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +70,19 @@ def thermal_storage_scenario(spec: RunSpec) -> Scenario:
         generate(ScenarioSpec(spec.seed + i, 1, season))
         for i, season in enumerate(spec.season.split(","))
     ]
-    return replace(days[0], w=np.concatenate([day.w for day in days]))
+    return replace(days[0], w=_join([day.w for day in days]))
+
+
+def _join(days: Sequence[Vector]) -> Vector:
+    """Disturbances of several days, (ticks, n_w) each; weather and load change over hours."""
+    joined = [days[0]]
+    share = (np.arange(1, _ARRIVAL_TICKS + 1) / _ARRIVAL_TICKS)[:, None]
+    for day in days[1:]:
+        first = day.copy()
+        now = first[:_ARRIVAL_TICKS, :2]
+        first[:_ARRIVAL_TICKS, :2] = (1.0 - share) * joined[-1][-1, :2] + share * now
+        joined.append(first)
+    return np.concatenate(joined)
 
 
 def thermal_storage(
@@ -87,6 +105,7 @@ def thermal_storage(
         shed_s=spec.shed_s,
         substeps=spec.substeps,
         log=log,
+        gauge_noise=GAUGE_NOISE,
     )
 
 
