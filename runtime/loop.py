@@ -20,6 +20,7 @@ from steadyhand.adapters.link import Link
 from steadyhand.controllers.frames import (
     Certified,
     Fault,
+    FilterMode,
     LinkState,
     Observation,
     Proposal,
@@ -42,6 +43,7 @@ from steadyhand.runtime.recorder import Recorder
 
 STAGES = ("lateness", "read", "propose", "judge", "decide", "certify", "write")
 """What the timings of a tick are, seconds each."""
+_SHAPED = Fault(ReasonCode.FILTER_SHAPED, text="see the filter's report")
 
 
 class ImageJudge(Protocol):
@@ -140,6 +142,7 @@ class Loop:
         parts.gate.filtered(certified.report)
         self._filter_faults = certified.faults if source < Source.HANDS_OFF else ()
         self._image = observation.sequence
+        faults = (*faults, *self._why(certified, wanted is proposal.action))
         timings = (
             beat.lateness_s,
             read - started,
@@ -248,6 +251,11 @@ class Loop:
                 certified.action, self._sent.sequence, beat.now_s, written=False, faults=(fault,)
             )
         return self.parts.link.write(certified.action, source)
+
+    def _why(self, certified: Certified, unchanged: bool) -> tuple[Fault, ...]:
+        """Why the command is not the proposal as it came: no tick without a word on that."""
+        why = self.parts.modes.why(unchanged)
+        return (*why, _SHAPED) if certified.report.mode is FilterMode.SHAPED else why
 
     def _tell(self, tick: Tick, beat: Beat) -> None:
         """Everything that may be told after the command has left."""

@@ -94,6 +94,7 @@ class ModeMachine:
         """First cause of that demand."""
         self.transition: Transition | None = None
         """The last tick's change of source."""
+        self._moved = self.cause
         self.events: tuple[Event, ...] = ()
         """Everything worth a record since the tick before the last one."""
         self.latches: dict[ReasonCode, Latch] = {}
@@ -124,6 +125,28 @@ class ModeMachine:
     def overrides(self) -> tuple[Override, ...]:
         """The overrides in force."""
         return tuple(self._overrides)
+
+    def why(self, unchanged: bool) -> tuple[Fault, ...]:
+        """Why this tick is not simply the policy driving; empty when it is.
+
+        Args:
+            unchanged: is what goes into the filter the driver's own wish, as it came?
+
+        Returns:
+            what demands the present source now, or what it was taken for while better ticks are
+            still counted, or what the ramp of a take-over comes from; and the overrides.
+        """
+        if self.source is Source.POLICY and unchanged:
+            return ()
+        demanded = self.demand is self.source and self.source is not Source.POLICY
+        cause = self.cause if demanded else self._moved
+        return (
+            cause,
+            *(
+                Fault(ReasonCode.OVERRIDE, item.output, item.value, text=item.reason)
+                for item in self._overrides
+            ),
+        )
 
     def update(
         self,
@@ -300,7 +323,7 @@ class ModeMachine:
         )
         if target is Source.POLICY:
             self._raises.append(self._now_s)
-        self.source, self._since_s = target, self._now_s
+        self.source, self._since_s, self._moved = target, self._now_s, cause
         self._pending.append(
             Event(
                 self._now_s,
