@@ -56,7 +56,7 @@ def run_study(
             lambda text, share: bar.update(task, description=text, completed=share),
         )
     if not quick and seed == 0:
-        store(result)
+        store(study, result)
     if as_json:
         sys.stdout.write(json.dumps(result, indent=2, allow_nan=False) + "\n")
         return
@@ -78,4 +78,6 @@ def run_study(
 
 
 def _cell(value: object) -> str:
+    if isinstance(value, list):
+        return " / ".join(f"{item:.3g}" for item in value)
     return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -54,6 +54,8 @@ class Study:
     quick_seeds: int
     run: Callable[[Sequence[int], bool, Progress], Finding]
     """(seeds, quick, progress) → finding."""
+    figure: Callable[[dict[str, Any], Path], None] | None = None
+    """(result, file) → picture of a full run, kept beside its numbers."""
 
 
 def all_studies() -> dict[str, Study]:
@@ -105,11 +107,13 @@ def conduct(study: Study, quick: bool, seed: int, progress: Progress) -> dict[st
     }
 
 
-def store(result: dict[str, Any]) -> Path:
-    """Write a full run's result beside the studies; returns the file."""
+def store(study: Study, result: dict[str, Any]) -> Path:
+    """Write a full run's result beside the studies, with its figure; returns the JSON file."""
     RESULTS.mkdir(exist_ok=True)
-    file = RESULTS / f"{result['study']}.json"
+    file = RESULTS / f"{study.name}.json"
     file.write_text(json.dumps(result, indent=2, allow_nan=False) + "\n", encoding="utf-8")
+    if study.figure is not None:
+        study.figure(result, file.with_suffix(".png"))
     return file
 
 
@@ -125,7 +129,7 @@ def stored(name: str) -> dict[str, Any] | None:
 def describe(study: Study) -> dict[str, Any]:
     """One study for a list, with the committed result."""
     known = asdict(study)
-    del known["run"]
+    del known["run"], known["figure"]
     last = stored(study.name)
     known["committed"] = None if last is None else {"holds": last["holds"], **_figures(last)}
     return known
