@@ -515,14 +515,14 @@ def test_unknown_command_lists_the_choices(folder):
         assert code_of(refusal) == "UNKNOWN_COMMAND"
 
 
-@pytest.mark.parametrize("end_of_line", [b"", b"\n"])
-def test_a_line_may_have_64_kib_and_no_more(folder, end_of_line):
+@pytest.mark.parametrize(("more", "end_of_line"), [(5000, b""), (5000, b"\n"), (1, b"\n")])
+def test_a_line_may_have_64_kib_and_no_more(folder, more, end_of_line):
     with listening(folder) as (_, done), raw(folder) as (end, reader, session):
         padded = line(session, 1, "ack")[:-1]
         end.sendall(padded + b" " * (LINE_LIMIT - len(padded)) + b"\n")
         assert json.loads(reader.readline())["ok"]
         with suppress(OSError):
-            end.sendall(b"x" * (LINE_LIMIT + 5000) + end_of_line)
+            end.sendall(b"x" * (LINE_LIMIT + more) + end_of_line)
         assert json.loads(reader.readline())["error"]["code"] == "TOO_LONG"
         with suppress(ConnectionResetError):
             assert reader.readline() == b""  # hung up
