@@ -8,7 +8,7 @@ write ──► slot (newest only) ──► one batch write, then read-back
 import secrets
 import time
 from collections.abc import Callable
-from concurrent.futures import TimeoutError as FutureTimeoutError
+from concurrent.futures import CancelledError
 from contextlib import suppress
 
 import numpy as np
@@ -134,8 +134,8 @@ class OpcUaLink:
         pending = self._worker.release()
         if pending is None:
             return
-        with suppress(FutureTimeoutError):
-            # a plant that does not hear us sees our heartbeat stop
+        with suppress(TimeoutError, CancelledError):
+            # a plant that does not hear us, or is gone, sees our heartbeat stop
             pending.exception(timeout=RELEASE_S)
 
     def newest(self) -> tuple[int, float]:

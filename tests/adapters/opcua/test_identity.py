@@ -1,0 +1,254 @@
+"""Who may drive which plant: refused before anything is sent, each with its own reason."""
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+
+from steadyhand.adapters.opcua.link import OpcUaLink
+from steadyhand.adapters.opcua.security import (
+    ServerIdentityError,
+    check_server,
+    load_credentials,
+    split_chain,
+)
+from steadyhand.adapters.opcua.settings import INSECURE_WORD, POLICIES, Security
+from steadyhand.controllers.errors import ConfigError, LinkError
+from steadyhand.controllers.frames import LinkState
+from steadyhand.controllers.reasons import ReasonCode
+
+HOST = "127.0.0.1"
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_each_accepted_policy_signs_encrypts_and_works(pki, opcua, drive, policy) -> None:
+    server = opcua.server(secure=pki, policies=[policy])
+    driver = drive(server.endpoint, security=pki.security(policy=policy)).up()
+    driver.write(20.0)
+    opcua.until(lambda: server.get("valve") == 20.0)
+    assert ReasonCode.LINK_INSECURE not in driver.codes()
+    session = driver.link._worker._plant._session
+    assert session.protocol._connection.security_policy.URI.endswith(
+        policy.replace("Aes256Sha256", "Aes256_Sha256_").replace("Aes128Sha256", "Aes128_Sha256_")
+    )
+    assert driver.link._worker._plant._read_whole.fast > 0
+
+
+def test_the_channel_is_renewed_without_losing_a_tick(pki, opcua, drive) -> None:
+    """A session outlives its tokens: the cyclic path goes through renewals too."""
+    server = opcua.server(secure=pki, policies=["Basic256Sha256"])
+    driver = drive(server.endpoint, security=pki.security(), channel_life_s=0.6).up()
+    connection = driver.link._worker._plant._session.protocol._connection
+    first = connection.security_token.TokenId
+    opcua.until(lambda: connection.security_token.TokenId >= first + 4)
+    server.set("level", 17.0)
+    opcua.until(lambda: driver.read().values[0] == 17.0)
+    assert driver.link.connects == 1
+
+
+def test_an_unencrypted_channel_is_renewed_too(opcua, drive) -> None:
+    server = opcua.server()
+    driver = drive(server.endpoint, channel_life_s=0.6).up()
+    connection = driver.link._worker._plant._session.protocol._connection
+    first = connection.security_token.TokenId
+    opcua.until(lambda: connection.security_token.TokenId >= first + 4)
+    server.set("level", 17.0)
+    opcua.until(lambda: driver.read().values[0] == 17.0)
+    assert driver.link.connects == 1
+
+
+def test_the_long_word_opens_the_channel_and_never_stops_alarming(plant, drive) -> None:
+    driver = drive(plant.endpoint).up()
+    assert ReasonCode.LINK_INSECURE in driver.codes()
+    assert ReasonCode.LINK_INSECURE in driver.codes()
+
+
+def test_a_server_that_offers_only_less_is_refused(pki, opcua, drive) -> None:
+    """S7: no downgrade, also not by somebody who alters the list of endpoints."""
+    server = opcua.server()
+    driver = drive(server.endpoint, security=pki.security())
+    fault = driver.sees(ReasonCode.SERVER_ID)
+    assert "not connecting less securely" in fault.text
+    assert driver.read().link is not LinkState.UP
+
+
+def test_an_unknown_certificate_is_refused_with_its_fingerprint(
+    pki, opcua, drive, tmp_path
+) -> None:
+    other = type(pki)(tmp_path)
+    server = opcua.server(secure=pki)
+    driver = drive(server.endpoint, security=pki.security(trusted=(other.server_cert,)))
+    fault = driver.sees(ReasonCode.SERVER_ID)
+    certificate = x509.load_der_x509_certificate(pki.server_cert.read_bytes())
+    assert certificate.fingerprint(hashes.SHA256()).hex(":") in fault.text
+
+
+def test_a_password_is_checked_and_goes_over_an_encrypted_channel(
+    pki, opcua, drive, tmp_path
+) -> None:
+    server = opcua.server(secure=pki, policies=["Basic256Sha256"])
+    password = tmp_path / "password"
+    password.write_text("right\n")
+    password.chmod(0o600)
+    with_user = {"user": "operator", "password_file": password, "allow_anonymous": False}
+    drive(server.endpoint, security=pki.security(**with_user)).up().link.close()
+    password.write_text("wrong\n")
+    driver = drive(server.endpoint, security=pki.security(**with_user))
+    fault = driver.sees(ReasonCode.LINK_DOWN)
+    assert "wrong" not in fault.text.lower().replace("wrong server", "")
+
+
+# settings
+
+
+def test_half_configured_security_is_refused(pki, tmp_path) -> None:
+    with pytest.raises(ConfigError, match="needs certificate"):
+        Security()
+    with pytest.raises(ConfigError, match="does not switch"):
+        Security(insecure_no_encryption="yes")
+    with pytest.raises(ConfigError, match="never sent over"):
+        Security(insecure_no_encryption=INSECURE_WORD, user="me", password_file=tmp_path / "p")
+    with pytest.raises(ConfigError, match="belong together"):
+        pki.security(user="me")
+    with pytest.raises(ConfigError, match="allow_anonymous"):
+        pki.security(allow_anonymous=False)
+    for deprecated in ("None", "Basic128Rsa15", "Basic256"):
+        with pytest.raises(ConfigError, match="not accepted"):
+            pki.security(policy=deprecated)
+
+
+def test_files_that_cannot_be_used_are_named_at_open(pki, opcua, tmp_path) -> None:
+    def refuses(match: str, **changes) -> None:
+        settings = opcua.settings_for("opc.tcp://127.0.0.1:1/x", security=pki.security(**changes))
+        link = OpcUaLink(settings, opcua.tag_map())
+        with pytest.raises(LinkError, match=match):
+            link.open()
+
+    readable = tmp_path / "key.pem"
+    readable.write_bytes(pki.client_key.read_bytes())
+    readable.chmod(0o644)
+    refuses("mode 0644 lets others read it", private_key=readable)
+    refuses("cannot be read", private_key=tmp_path / "absent")
+    refuses("cannot be read", trusted=(tmp_path / "absent",))
+    garbage = tmp_path / "garbage"
+    garbage.write_bytes(b"not a certificate")
+    garbage.chmod(0o600)
+    refuses("not a PEM or DER certificate", trusted=(garbage,))
+    refuses("not an unencrypted PEM or DER key", private_key=garbage)
+    refuses("not a revocation list", revoked=(garbage,))
+    password = tmp_path / "password"
+    password.write_text("x")
+    password.chmod(0o640)
+    refuses("mode 0640", user="me", password_file=password)
+
+
+# the server's certificate: seven refusals, seven reasons
+
+
+class Authority:
+    """A certificate authority and what it can do to a server."""
+
+    def __init__(self, pki, directory: Path) -> None:
+        self.pki = type(pki)(directory)
+        self.path, self.key_path = self.pki.make("authority", "urn:test:ca", ca=True)
+        self.certificate = x509.load_der_x509_certificate(self.path.read_bytes())
+        self.key = serialization.load_pem_private_key(self.key_path.read_bytes(), None)
+
+    def issue(self, name: str, uri: str = "urn:test:server", **options) -> x509.Certificate:
+        path, _ = self.pki.make(name, uri, issuer=(self.certificate, self.key), **options)
+        return x509.load_der_x509_certificate(path.read_bytes())
+
+    def revoke(self, certificate: x509.Certificate, path: Path) -> Path:
+        now = datetime.now(UTC)
+        entry = (
+            x509.RevokedCertificateBuilder()
+            .serial_number(certificate.serial_number)
+            .revocation_date(now)
+            .build()
+        )
+        crl = (
+            x509.CertificateRevocationListBuilder()
+            .issuer_name(self.certificate.subject)
+            .last_update(now)
+            .next_update(now + timedelta(days=1))
+            .add_revoked_certificate(entry)
+            .sign(self.key, hashes.SHA256())
+        )
+        path.write_bytes(crl.public_bytes(serialization.Encoding.PEM))
+        return path
+
+
+@pytest.fixture(scope="module")
+def authority(pki, tmp_path_factory) -> Authority:
+    return Authority(pki, tmp_path_factory.mktemp("authority"))
+
+
+def test_a_certificate_signed_by_a_trusted_authority_is_accepted(pki, authority) -> None:
+    credentials = load_credentials(pki.security(trusted=(authority.path,)))
+    assert credentials is not None
+    certificate = authority.issue("leaf")
+    assert check_server([certificate], credentials, "urn:test:server", HOST) == certificate
+
+
+def test_a_chain_of_two_is_followed(pki, authority, tmp_path) -> None:
+    middle_path, middle_key = authority.pki.make(
+        "middle", "urn:test:middle", ca=True, issuer=(authority.certificate, authority.key)
+    )
+    middle = x509.load_der_x509_certificate(middle_path.read_bytes())
+    key = serialization.load_pem_private_key(middle_key.read_bytes(), None)
+    path, _ = authority.pki.make("deep", "urn:test:server", issuer=(middle, key))
+    blob = path.read_bytes() + middle_path.read_bytes()
+    credentials = load_credentials(pki.security(trusted=(authority.path,)))
+    assert credentials is not None
+    chain = split_chain(blob)
+    assert len(chain) == 2
+    assert check_server(chain, credentials, "urn:test:server", HOST) == chain[0]
+    with pytest.raises(ServerIdentityError, match="not in the trust list"):
+        check_server(chain[:1], credentials, "urn:test:server", HOST)
+
+
+def test_seven_refusals_have_seven_reasons(pki, authority, tmp_path) -> None:
+    """S8: expired, not yet valid, host, URI, unknown, revoked, not meant for it."""
+    good = authority.issue("good")
+    revoked = authority.revoke(good, tmp_path / "crl.pem")
+    trusting = load_credentials(pki.security(trusted=(authority.path,)))
+    strict = load_credentials(pki.security(trusted=(authority.path,), revoked=(revoked,)))
+    stranger = load_credentials(pki.security(trusted=(pki.client_cert,)))
+    old = authority.issue("old", start=timedelta(days=-9), life=timedelta(days=1))
+    young = authority.issue("young", start=timedelta(days=1))
+    away = authority.issue("away", host="10.0.0.1")
+    other = authority.issue("other", uri="urn:test:other")
+    useless = authority.issue("useless", key_encipherment=False)
+    assert trusting and strict and stranger
+    cases = [
+        (old, trusting, "expired on"),
+        (young, trusting, "not valid before"),
+        (away, trusting, "does not name host"),
+        (other, trusting, "certificate is for"),
+        (good, stranger, "not in the trust list"),
+        (good, strict, "is revoked"),
+        (useless, trusting, "may not sign and encrypt"),
+    ]
+    for certificate, credentials, reason in cases:
+        with pytest.raises(ServerIdentityError, match=reason):
+            check_server([certificate], credentials, "urn:test:server", HOST)
+    assert check_server([away], trusting, "urn:test:server", None) == away
+
+
+def test_a_certificate_that_only_claims_its_issuer_is_not_believed(pki, authority) -> None:
+    """Same issuer name, another key."""
+    forger = Authority(pki, authority.pki.directory)
+    credentials = load_credentials(pki.security(trusted=(pki.client_cert,)))
+    assert credentials is not None
+    forged = forger.issue("forged")
+    object.__setattr__(credentials, "trusted", (authority.certificate,))
+    with pytest.raises(ServerIdentityError, match="not in the trust list"):
+        check_server([forged], credentials, "urn:test:server", HOST)
+
+
+@pytest.mark.parametrize("blob", [None, b"", b"\x30", b"\x30\x82\xff", b"\x30\x03abc", b"\0" * 50])
+def test_a_malformed_certificate_is_an_identity_error(blob) -> None:
+    with pytest.raises(ServerIdentityError):
+        split_chain(blob)
