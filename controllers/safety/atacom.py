@@ -187,8 +187,9 @@ class AtacomDC:
         take(wanted, self._wanted)
         last = self.limits.last_of(observation, sent)
         self.limits.reach(last, observation.time_s - sent.time_s, self._lo, self._hi)
-        if not self._linearise(observation, last, faults):
-            return self._give_up(faults, started)
+        failed = self._linearise(observation, last, faults)
+        if failed is not None:
+            return self._give_up(failed, faults, started)
 
         missed = cut(self._low, self._high, self.limits.narrow, self._lo, self._hi)
         confine(self._backup, self._lo, self._hi, self._wide, self._backup)
@@ -218,7 +219,7 @@ class AtacomDC:
         last = self._applied
         take(observation.applied, last)
         self.limits.reach(last, self.gains.period_s, self._lo, self._hi)
-        if not self._linearise(observation, last, []):
+        if self._linearise(observation, last, []) is not None:
             return None
         if cut(self._low, self._high, self.limits.narrow, self._lo, self._hi) >= 0:
             return None
@@ -227,12 +228,14 @@ class AtacomDC:
         rows.build(self._backup, self._k, self._J_G, self._psi_trusted, self._psi_untrusted)
         return out if rows.hold(self._J_G, self._lo, self._hi, self._backup, out) else None
 
-    def _linearise(self, observation: Observation, last: Vector, faults: list[Fault]) -> bool:
-        """Ask the model; False if its answer, or what it was drawn from, cannot be used."""
+    def _linearise(
+        self, observation: Observation, last: Vector, faults: list[Fault]
+    ) -> FilterOutcome | None:
+        """Ask the model; how it failed if its answer, or what it was drawn from, is of no use."""
         self._backup.fill(nan)
         self._low[:] = self.limits.low
         self._high[:] = self.limits.high
-        usable = True
+        failed: FilterOutcome | None = None
         try:
             self.model.backup(observation, self._backup)
             self.model.linearise(
@@ -245,13 +248,14 @@ class AtacomDC:
                     ReasonCode.FILTER_BACKUP, text=f"safety model: {type(error).__name__}: {error}"
                 )
             )
-            usable = False
+            known = isinstance(error, SafetyError)
+            failed = FilterOutcome.UNUSABLE if known else FilterOutcome.NONFINITE
         if not all_finite(self._backup):
             # A backup that is none: stay where the plant is.
             self._backup[:] = np.where(np.isfinite(last), last, np.clip(0.0, self._lo, self._hi))
             faults.append(Fault(ReasonCode.FALLBACK_FAIL, text="backup is not finite: held"))
-        if not usable:
-            return False
+        if failed is not None:
+            return failed
         age = observation.age_s
         if self.max_age_s is not None and not np.all(age <= self.max_age_s):
             worst = int(np.argmax(np.where(age <= self.max_age_s, -inf, age)))
@@ -263,7 +267,7 @@ class AtacomDC:
                     float(self.max_age_s[worst]),
                 )
             )
-            return False
+            return FilterOutcome.NONFINITE
         for label, array in (
             *(("k", self._k), ("J_G", self._J_G.ravel())),
             *(("psi_trusted", self._psi_trusted), ("psi_untrusted", self._psi_untrusted)),
@@ -277,8 +281,8 @@ class AtacomDC:
                         text=f"safety model: {label} is not finite or absurd",
                     )
                 )
-                return False
-        return True
+                return FilterOutcome.NONFINITE
+        return None
 
     def _solve(self, infeasible: bool) -> _Answer:
         """Rule, check, blend, least violation: the command goes to `_u`."""
@@ -357,7 +361,7 @@ class AtacomDC:
             before.keep(observation, self._k, self._J_G, self._psi_trusted, self._psi_untrusted)
         return worst
 
-    def _give_up(self, faults: list[Fault], started: int) -> Certified:
+    def _give_up(self, outcome: FilterOutcome, faults: list[Fault], started: int) -> Certified:
         """The rows cannot be told: the backup, inside the limits."""
         self._before.known = False
         action = np.empty(len(self._u))
@@ -366,7 +370,7 @@ class AtacomDC:
         unknown = np.full(len(self.constraints), nan)
         report = FilterReport(
             mode=FilterMode.BACKUP,
-            outcome=FilterOutcome.NONFINITE,
+            outcome=outcome,
             correction_norm=correction,
             correction_share=correction / self.gains.diameter,
             margin=nan,
