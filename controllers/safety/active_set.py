@@ -42,7 +42,7 @@ _DEPENDENT = 1e-12
 
 _ADDED, _NEVER, _SPARE = -1, -2, -3
 # Rows of the `vectors` buffer: one number per active row.
-_MULTIPLIER, _SOFT, _STEP, _OFFSET, _SIGN, _LENGTH2 = range(6)
+_MULTIPLIER, _SOFT, _STEP, _OFFSET, _LENGTH2 = range(5)
 
 
 @njit(cache=True)
@@ -224,7 +224,6 @@ def _holds(
 @njit(cache=True)
 def _load(
     pick: int,
-    sign: float,
     J: Matrix,
     c: Vector,
     soft: Vector,
@@ -237,11 +236,10 @@ def _load(
     """Put row or bound `pick` behind the q active ones, its multiplier zero."""
     m, n = J.shape
     vectors[_MULTIPLIER, q] = 0.0
-    vectors[_SIGN, q] = sign
     if pick < m:
         for a in range(n):
-            normals[q, a] = sign * J[pick, a]
-        vectors[_OFFSET, q] = sign * c[pick]
+            normals[q, a] = J[pick, a]
+        vectors[_OFFSET, q] = c[pick]
         vectors[_SOFT, q] = soft[pick]
         return
     for a in range(n):
@@ -391,11 +389,9 @@ def solve_dual(
     status = steps = q = 0
     for i in range(m):
         if two_sided[i] and status == 0:
-            value = c[i]
-            for a in range(n):
-                value += J[i, a] * u[a]
+            # No active row can block it: its multiplier may have either sign.
             index[0, q] = i
-            _load(i, -1.0 if value < 0.0 else 1.0, J, c, soft, lo, hi, normals, vectors, q)
+            _load(i, J, c, soft, lo, hi, normals, vectors, q)
             status, q, more = _add(
                 r_inv, two_sided, u, normals, factor, vectors, index, q, cap - steps
             )
@@ -405,14 +401,14 @@ def solve_dual(
         if pick < 0:
             break
         index[0, q] = pick
-        _load(pick, 1.0, J, c, soft, lo, hi, normals, vectors, q)
+        _load(pick, J, c, soft, lo, hi, normals, vectors, q)
         status, q, more = _add(r_inv, two_sided, u, normals, factor, vectors, index, q, cap - steps)
         steps += more
 
     if status == 0 and q > 0:
         _finish(u_nom, r_inv, normals, factor, vectors, u, q)
         for j in range(q):
-            multiplier[index[0, j]] = vectors[_SIGN, j] * vectors[_MULTIPLIER, j]
+            multiplier[index[0, j]] = vectors[_MULTIPLIER, j]
     _pin(lo, hi, u, index, m)
     if status == 0 and not _holds(J, c, soft, two_sided, u, multiplier, vectors):
         status = 2
@@ -427,7 +423,7 @@ class Workspace:
         # A candidate stands behind up to m rows and n bounds that are active already.
         self.normals: Matrix = np.zeros((size + 1, n))
         self.factor: Matrix = np.zeros((size + 1, size + 1))
-        self.vectors: Matrix = np.zeros((6, size + 1))
+        self.vectors: Matrix = np.zeros((5, size + 1))
         self.index: Index = np.zeros((2, size + 1), dtype=np.int64)
         self.multiplier: Vector = np.zeros(size)
         self.cap = 20 + 4 * size

@@ -44,6 +44,8 @@ class SafetyChain:
         self.inner, self.limits = inner, limits
         self._backup = backup
         n = len(limits.outputs)
+        # As many rows as the filter's own reports have, so that records keep their shape.
+        self._row_count = len(getattr(inner, "constraints", ()))
         self._wanted, self._action, self._last = np.zeros(n), np.zeros(n), np.zeros(n)
         self._tolerance = 1e-6 * (limits.high - limits.low)
         agree(self._action, self._wanted, self._tolerance)
@@ -103,7 +105,7 @@ class SafetyChain:
             faults += (Fault(ReasonCode.FALLBACK_FAIL, text=text),)
         # A backup that is not finite is reported by the limits, which hold the last command.
         action, clipped = self.limits.apply(wanted, last, observation.time_s - sent.time_s)
-        unknown = np.full(0, nan)
+        unknown = np.full(self._row_count, nan)
         report = FilterReport(
             mode=FilterMode.BACKUP,
             outcome=FilterOutcome.NONFINITE,

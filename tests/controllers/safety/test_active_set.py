@@ -172,7 +172,7 @@ def test_the_cap_grows_with_the_problem() -> None:
 def test_an_answer_that_does_not_hold_is_none() -> None:
     """The check after the solve looks at the rows, not at the path."""
     J, c, u = np.array([[1.0]]), np.array([-0.5]), np.array([0.5])
-    vectors = np.ones((6, 4))
+    vectors = np.ones((5, 4))
     for two_sided, value, holds in (
         (False, 0.5, True),
         (False, 0.4, True),
@@ -189,7 +189,7 @@ def test_an_answer_that_does_not_hold_is_none() -> None:
 def test_the_check_drops_multipliers_below_zero_by_rounding() -> None:
     multiplier = np.array([-1e-18, -1e-3, 0.0])
     J, c = np.array([[1.0], [1.0]]), np.array([-1.0, -1.0])
-    soft, vectors = np.zeros(2), np.ones((6, 5))
+    soft, vectors = np.zeros(2), np.ones((5, 5))
     assert active_set._holds(
         J, c, soft, np.array([False, True]), np.array([1.0]), multiplier, vectors
     )

@@ -99,6 +99,15 @@ def test_a_filter_that_raises_gives_the_backup(chain, image, command, error) -> 
     assert len(report.k) == 0
 
 
+def test_a_rescue_report_keeps_the_shape_of_the_filters_own(chain, image, command, rows_of) -> None:
+    inner = Told(np.array([0.9]), error=ValueError("no"))
+    inner.constraints = rows_of(3)
+    report = chain(inner).certify(image([0.0]), np.array([0.9]), command([0.0])).report
+    for column in (report.k, report.m, report.p_nominal, report.p_certified, report.multiplier):
+        assert column.shape == (3,)
+        assert np.isnan(column).all()
+
+
 def test_the_backup_goes_through_the_limits_too(chain, image, command) -> None:
     made = chain(Told(np.array([0.9]), error=ValueError("no")), backup=7.0, rate=1.0)
     certified = made.certify(image([0.5]), np.array([0.9]), command([0.5], 0.9))

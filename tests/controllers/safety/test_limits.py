@@ -250,6 +250,7 @@ class TestCut:
 def test_agree() -> None:
     close = np.array([0.1, 0.1])
     assert module.agree(np.array([1.0, 2.0]), np.array([1.05, 1.95]), close)
+    assert module.agree(np.array([1.0, 2.0]), np.array([1.0, 2.0]), np.zeros(2))
     assert not module.agree(np.array([1.0, 2.0]), np.array([1.05, 1.85]), close)
     assert not module.agree(np.array([1.2, 2.0]), np.array([1.05, 2.0]), close)
     assert not module.agree(np.array([nan, 2.0]), np.array([1.0, 2.0]), close)
