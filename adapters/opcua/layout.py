@@ -64,11 +64,13 @@ class Layout:
         body: bytes,
         n: int,
         fields: tuple[list[tuple[int, str, int]], ...],
+        booleans: list[int],
     ) -> None:
         self._size = size
         self._fixed = np.array(fixed, dtype=np.intp)
         self._expected = np.frombuffer(body, np.uint8)[self._fixed].tobytes()
         self._n = n
+        self._booleans = booleans
         self._values, self._source, self._server = (_runs(part) for part in fields)
         self._good = np.zeros(n, dtype=np.uint32)
         self._right = np.zeros(n, dtype=np.bool_)
@@ -84,6 +86,8 @@ class Layout:
         values = np.empty(self._n)
         for run in self._values:
             values[run.first : run.last] = run.view(body)
+        for place in self._booleans:  # any byte but zero is true
+            values[place] = values[place] != 0.0
         source, server = self._stamps(self._source, body), self._stamps(self._server, body)
         samples = Samples(values, self._good, source, server, self._right)
         return samples, int.from_bytes(body[_TYPE_ID : _TYPE_ID + 8], "little")
@@ -130,4 +134,5 @@ def learn(body: bytes, kinds: tuple[WireType, ...]) -> Layout | None:
     # exactly an empty list of diagnostics must follow
     if body[at:] not in (b"\0\0\0\0", b"\xff\xff\xff\xff"):
         return None
-    return Layout(len(body), fixed, body, n, (values, source, server))
+    booleans = [place for place, kind in enumerate(kinds) if kind.name == "Boolean"]
+    return Layout(len(body), fixed, body, n, (values, source, server), booleans)

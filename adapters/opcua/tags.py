@@ -20,7 +20,7 @@ STANDARD_NAMESPACE = "http://opcfoundation.org/UA/"
 _NODE = re.compile(r"(?:nsu=(?P<uri>[^;]+);)?(?P<kind>[si])=(?P<key>.+)", re.DOTALL)
 _STEPS = (
     re.compile(r"/nsu=(?P<uri>[^;]+);(?P<name>[^/]+)(?=/|$)"),
-    re.compile(r"/nsu=(?P<uri>.+?):(?P<name>[^/:]+)(?=/|$)"),
+    re.compile(r"/nsu=(?P<uri>[^;]+?):(?P<name>[^/:;]+)(?=/|$)"),
     re.compile(r"/(?!nsu=)(?P<name>[^/]+)(?=/|$)"),
 )
 _HELP = (
