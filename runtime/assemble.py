@@ -31,7 +31,7 @@ from steadyhand.runtime.bundle.load import Bundle, load_bundle
 from steadyhand.runtime.bundle.signature import TrustStore
 from steadyhand.runtime.clock import Clock, Idle, LockstepClock, PacedClock, PlantClock
 from steadyhand.runtime.config import Loaded
-from steadyhand.runtime.modes import ModeMachine, ModeSettings
+from steadyhand.runtime.modes import Mode, ModeMachine, ModeSettings
 from steadyhand.runtime.operator_protocol import Role
 from steadyhand.runtime.quantity import magnitude
 from steadyhand.runtime.record import RecordLayout
@@ -217,8 +217,8 @@ def make_heuristic(config: cfg.Config, parts: PlantParts) -> Heuristic:
     return parts.kind.heuristics[name](parts.parameters)
 
 
-def make_modes(config: cfg.Config, parts: PlantParts) -> ModeMachine:
-    """The mode machine; comes up not controlling."""
+def make_modes(config: cfg.Config, parts: PlantParts, asked: Mode = Mode.OFF) -> ModeMachine:
+    """The mode machine; comes up not controlling, whatever was asked for before."""
     given = config.modes
     settings = ModeSettings(
         n_clean=given.clean_ticks,
@@ -226,7 +226,7 @@ def make_modes(config: cfg.Config, parts: PlantParts) -> ModeMachine:
         hold_max_s=given.hold_max or 2.0 * config.period,
         max_raises=given.max_raises,
     )
-    return ModeMachine(settings, parts.outputs)
+    return ModeMachine(settings, parts.outputs, asked)
 
 
 def make_gate(config: cfg.Config, parts: PlantParts, bundle: Bundle | None) -> Gate:

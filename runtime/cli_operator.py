@@ -54,7 +54,8 @@ def status_table(now: dict[str, Any]) -> Table:
     table = Table(show_header=False, title=f"{now['name']}  tick {now['tick']}")
     cause = now["cause"]
     why = " ".join(part for part in (cause["code"], cause["signal"], cause["text"]) if part)
-    table.add_row("mode", now["mode"])
+    asked = "" if now["asked"] == now["mode"] else f" (before the restart: {now['asked']})"
+    table.add_row("mode", now["mode"] + asked)
     table.add_row("drives", now["source"])
     table.add_row("because", why)
     table.add_row("link", now["link"] + ("" if now["granted"] else ", control not granted"))

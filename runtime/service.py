@@ -17,13 +17,20 @@ from typing import Any
 
 import numpy as np
 
-from steadyhand.controllers.errors import BundleError, ConfigError, ModelError, SteadyhandError
+from steadyhand.controllers.errors import (
+    BundleError,
+    ConfigError,
+    ModelError,
+    RequestError,
+    SteadyhandError,
+)
 from steadyhand.controllers.frames import LinkState, Observation, Proposal, ProposalStatus
 from steadyhand.controllers.heuristics.transfer import Transfer
 from steadyhand.controllers.protocols import Policy
 from steadyhand.controllers.reasons import ReasonCode
 from steadyhand.controllers.trust.freshness import Freshness, FreshnessSettings
 from steadyhand.runtime import assemble
+from steadyhand.runtime.asked import load_asked, save_asked
 from steadyhand.runtime.bundle.load import Bundle
 from steadyhand.runtime.check import check
 from steadyhand.runtime.clock import Idle
@@ -125,7 +132,8 @@ class Service:
         opened.callback(self.journal.close)
         self.policy = PolicySlot(self._make_policy(bundle), bundle.label if bundle else "none")
         opened.callback(self.policy.close)
-        self.modes = assemble.make_modes(config, parts)
+        asked = load_asked(self.loaded.path(config.journal.directory).parent / "asked.json")
+        self.modes = assemble.make_modes(config, parts, asked)
         wall_period_s = config.period / config.clock.time_scale
         self.metrics = Metrics(
             Identity(config.name, parts.kind.id, _bundle_id(bundle)),
@@ -292,6 +300,9 @@ class Service:
             ) from None
         reason = command.arguments.get("reason", "")
         self._command("request", mode=mode, actor=command.actor, reason=reason)
+        path = self.loaded.path(self.config.journal.directory).parent / "asked.json"
+        # the disk may be slow, and the loop does not wait for it
+        threading.Thread(target=save_asked, args=(path, mode), name="asked", daemon=True).start()
         return {"mode": mode}
 
     def _override(self, command: Command) -> Mapping[str, Any]:
@@ -318,12 +329,14 @@ class Service:
             raise ConfigError(
                 f"no reason code {given!r}; `steadyhand status` shows what is latched"
             )
-        cleared = [str(code) for code in self._ack_parts()]
-        if self.modes.latches or not cleared:
-            text = command.arguments.get("code")
-            code = None if text is None else ReasonCode(text)
+        cleared: list[str] = []
+        if self.modes.latches:  # may refuse; then nothing else is cleared either
+            code = None if given is None else ReasonCode(given)
             cleared += self._command("acknowledge", actor=command.actor, code=code)
-        return {"acknowledged": cleared}
+        cleared += self._ack_parts()
+        if not cleared:
+            raise RequestError(ReasonCode.ACK_DENIED, "nothing is latched")
+        return {"acknowledged": [str(code) for code in cleared]}
 
     def _ack_parts(self) -> list[str]:
         cleared = []
@@ -401,6 +414,7 @@ def status(service: Service, tick: Tick) -> dict[str, Any]:
         "tick": tick.number,
         "time_s": observation.time_s,
         "mode": str(modes.mode),
+        "asked": str(modes.asked),
         "source": tick.source.name.lower(),
         "cause": {
             "code": str(modes.cause.code),

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from steadyhand.adapters.sim.faults import FaultKind, SignalFault
 from steadyhand.adapters.sim.observer import WriteLog
 from steadyhand.adapters.sim.plant_runner import PlantRunner
-from steadyhand.adapters.sim.plants import PLANTS, RunSpec, make_runner
+from steadyhand.adapters.sim.plants import GAUGE_NOISE, PLANTS, RunSpec, make_runner
 from steadyhand.adapters.sim.tally import Tally
 from steadyhand.controllers.errors import ConfigError
 from steadyhand.controllers.frames import Quality, Source
@@ -291,7 +291,29 @@ def test_each_day_can_have_its_own_season():
         generate(ScenarioSpec(seed, 1, season)).w
         for seed, season in ((5, "hot_weeks"), (6, "heat_wave"))
     ]
-    np.testing.assert_array_equal(runner.disturbances, np.concatenate(days))
+    w = runner.disturbances
+    np.testing.assert_array_equal(w[:96], days[0])
+    np.testing.assert_array_equal(w[112:], days[1][16:])  # after four hours the season is there
+    np.testing.assert_array_equal(w[96:, 2:], days[1][:, 2:])
+    middle = 0.5 * (days[0][-1, :2] + days[1][7, :2])  # tick 8 of 16: half of each
+    np.testing.assert_allclose(w[103, :2], middle)
+
+
+def test_a_gauge_adds_its_own_noise_and_repeats_it_after_a_restart():
+    clean = make_runner(RunSpec(seed=5))
+    seen = []
+    for _ in range(200):
+        clean.advance()
+        seen.append(clean.image.values[0] - clean.true_values[0])
+    assert np.std(seen) == pytest.approx(GAUGE_NOISE["storage_energy_kwh"], rel=0.2)
+    assert len(set(seen)) == len(seen)
+    np.testing.assert_array_equal(clean.image.values[1:], clean.true_values[1:])
+    again = make_runner(RunSpec(seed=5))
+    again.restore(clean.save())
+    np.testing.assert_array_equal(again.image.values, clean.image.values)
+
+
+def test_an_unknown_season_of_a_day_is_refused():
     with pytest.raises(ConfigError, match="monsoon"):
         make_runner(RunSpec(season="hot_weeks,monsoon"))
 

@@ -10,7 +10,7 @@ from asyncua import ua
 
 from steadyhand.adapters.sim.certificates import make_pki
 from steadyhand.adapters.sim.faults import FaultKind, SignalFault
-from steadyhand.adapters.sim.plants import RunSpec, make_runner
+from steadyhand.adapters.sim.plants import GAUGE_NOISE, RunSpec, make_runner
 from steadyhand.adapters.sim.process import PlantProcess
 from steadyhand.adapters.sim.server import parser
 from steadyhand.adapters.sim.side_client import SideChannel
@@ -102,6 +102,10 @@ def test_published_image_is_the_simulated_one(lockstep):
 
     names, data, truth = on(lockstep, body)
     shown = {name: cell.Value.Value for name, cell in zip(names, data, strict=False)}
+    gauge = "storage_energy_kwh"  # the only one with noise of its own
+    assert shown.pop(gauge) == pytest.approx(
+        truth["measurements"].pop(gauge), abs=6 * GAUGE_NOISE[gauge]
+    )
     assert shown == truth["measurements"]
     runner = make_runner(RunSpec(seed=3))
     w = runner.disturbances[truth["tick"] % len(runner.disturbances)]
