@@ -34,6 +34,17 @@ def test_nothing_to_do_returns_the_very_bits() -> None:
     assert not multiplier.any()
 
 
+def test_what_is_violated_by_rounding_alone_is_left_alone() -> None:
+    # 2e-9 beyond a row of length 1e6 is 2e-15 of the range of the input.
+    assert answer([1.0], [[1e6]], [2e-9 - 1e6], [0.0])[1] == 0
+    assert answer([1.0], [[1.0]], [2e-9 - 1.0], [0.0])[1] == 1
+    assert answer([1.0], [[1e-6]], [5e-13 - 1e-6], [0.0])[1] == 0
+    assert answer([1.0], [[1e-6]], [5e-12 - 1e-6], [0.0])[1] == 1
+    assert answer([1.0 + 5e-12], [[0.0]], [-1], [0.0], hi=[1.0])[1] == 0
+    assert answer([1.0 + 5e-11], [[0.0]], [-1], [0.0], hi=[1.0])[1] == 1
+    assert answer([1.0 + 5e-12], [[0.0]], [-1], [0.0], hi=[1.0])[2].tolist() == [1.0]
+
+
 def test_one_soft_row() -> None:
     # R (u - 1) + u/a^2 = 0 with R = 4, a^2 = 0.5: u = 2/3, multiplier u/a^2 = 4/3.
     status, steps, u, multiplier = answer([1.0], [[1.0]], [0.0], [0.5], r=[4.0])

@@ -402,6 +402,17 @@ def test_a_model_that_raises(bench) -> None:
     assert certified.faults[0].text == "safety model: RuntimeError: no such table"
 
 
+def test_a_model_that_knows_it_cannot_tell(bench) -> None:
+    plant = bench()
+    plant.model.fallback[:] = 0.25
+    plant.model.error = SafetyError("level is bad")
+    certified = plant.certify([1.0])
+    assert certified.action.tolist() == [0.25]
+    assert certified.report.outcome is FilterOutcome.UNUSABLE
+    plant.model.error = ValueError("surprise")
+    assert plant.certify([1.0]).report.outcome is FilterOutcome.NONFINITE
+
+
 def test_a_backup_that_raises_or_is_none_holds_the_applied_command(bench) -> None:
     plant = bench(rate=2.0)
     plant.model.backup_error = ValueError("no backup")

@@ -254,6 +254,13 @@ class TestCheck:
         assert share == -1.0
         assert out.tolist() == [99.0]
 
+    @pytest.mark.parametrize("backup", [1.2, 1.5, 1.8])
+    def test_a_backup_that_fails_by_little_fails(self, backup: float) -> None:
+        case = Case()
+        case.solve([0.0], [-0.1], [1.0])
+        case.u[:] = 1.5
+        assert self.blended(case, [backup])[0] == -1.0
+
     def test_rows_that_leave_no_common_share(self) -> None:
         # Row 1 needs u1 <= 1 (s >= 0.5), row 2 allows u2 <= 1 (s <= 0.25).
         case = Case(
@@ -364,6 +371,9 @@ class TestAssess:
         assert time == 0.0
         assert hard_gate == pytest.approx(1.5)
         assert self.told([0.2, -9.0, -9.0, 0.0], -1.0)[1][0] == inf
+
+    def test_standing_at_the_limit_is_not_approaching_it(self) -> None:
+        assert self.told([0.0, -9.0, -9.0, 0.0], 0.0)[1][0] == inf
 
     def test_a_broken_balance_counts_in_both_directions(self) -> None:
         J = ((0.0,), (0.0,), (0.0,), (1.0,))
