@@ -48,6 +48,7 @@ _OUTCOME = {
     FilterOutcome.TIME_OUT: "no answer in time",
     FilterOutcome.NONFINITE: "a number was not finite",
     FilterOutcome.OUTSIDE_SET: "the plant was outside its safe set already",
+    FilterOutcome.UNUSABLE: "a measurement that the constraints need is not good",
     FilterOutcome.UNUSABLE: "a measurement it needs is not good",
 }
 

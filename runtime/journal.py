@@ -373,6 +373,7 @@ class Journal:
         """Last transaction, last checkpoint, and a segment that any reader can open."""
         while self._step():
             pass
+        self._step()  # what housekeeping told of itself meanwhile
         if self._signer is not None:
             self._checkpoint()
         self._write([(Kind.EVENT, own_event("JournalClosed", {}))])
