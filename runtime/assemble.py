@@ -21,7 +21,7 @@ from steadyhand.controllers.protocols import Heuristic
 from steadyhand.controllers.safety.atacom import AtacomDC
 from steadyhand.controllers.safety.chain import SafetyChain
 from steadyhand.controllers.safety.limits import Limits
-from steadyhand.controllers.signals import SignalSet
+from steadyhand.controllers.signals import SignalSet, Vector
 from steadyhand.controllers.trust.gate import Gate, GateSettings
 from steadyhand.controllers.trust.load import gate_from_dict
 from steadyhand.runtime import config as cfg
@@ -215,6 +215,12 @@ def make_heuristic(config: cfg.Config, parts: PlantParts) -> Heuristic:
         choices = ", ".join(parts.kind.heuristics)
         raise ConfigError(f"fallback.heuristic={name!r}: there are: {choices}")
     return parts.kind.heuristics[name](parts.parameters)
+
+
+def leash(config: cfg.Config, parts: PlantParts) -> Vector:
+    """(n_u,) how far the policy may be from the heuristic in mode limited."""
+    span: Vector = parts.outputs.high - parts.outputs.low
+    return config.modes.limited_share * span
 
 
 def make_modes(config: cfg.Config, parts: PlantParts, asked: Mode = Mode.OFF) -> ModeMachine:

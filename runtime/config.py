@@ -249,6 +249,11 @@ class Modes(Section):
         default=None, description="longest hold before the safe set-point; default: two periods"
     )
     max_raises: Count = 12
+    limited_share: Annotated[float, Field(gt=0, le=1)] = Field(
+        default=0.2,
+        description="in mode limited, distance of the policy from the heuristic as a share of the "
+        "output's range",
+    )
 
 
 class Safety(Section):

@@ -68,6 +68,8 @@ class Parts:
     safety: SafetyFilter
     safe_action: Vector
     """(n_u,) the plant's safe set-point."""
+    leash: Vector
+    """(n_u,) in mode limited, how far the policy may be from the heuristic."""
     recorder: Recorder
     metrics: Metrics
     health: Health
@@ -229,6 +231,9 @@ class Loop:
         parts = self.parts
         if source is Source.POLICY:
             wanted = proposal.action
+            if parts.modes.mode is Mode.LIMITED:
+                usual = parts.heuristic.act(observation)
+                wanted = np.clip(wanted, usual - parts.leash, usual + parts.leash)
         elif source is Source.FALLBACK:
             wanted = parts.heuristic.act(observation)
         elif source is Source.SAFE:

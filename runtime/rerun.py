@@ -45,6 +45,7 @@ def rerun(loaded: Loaded, journal: Path, run: str | None, ask_policy: bool) -> R
             transfer=Transfer(plant.outputs, loaded.config.fallback.transfer),
             safety=assemble.make_safety(plant),
             safe_action=plant.kind.safe_action(plant.parameters),
+            leash=assemble.leash(loaded.config, plant),
             recorder=Recorder(assemble.make_layout(plant, gate.names, STAGES), ticks=16),
             metrics=Metrics(Identity(loaded.config.name, plant.kind.id), loaded.config.period),
             health=Health(None),

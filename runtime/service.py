@@ -157,6 +157,7 @@ class Service:
             transfer=Transfer(parts.outputs, config.fallback.transfer),
             safety=assemble.make_safety(parts),
             safe_action=parts.kind.safe_action(parts.parameters),
+            leash=assemble.leash(config, parts),
             recorder=self.recorder,
             metrics=self.metrics,
             health=self.health,
