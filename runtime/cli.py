@@ -13,7 +13,13 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from steadyhand.controllers.errors import BundleError, ConfigError, LinkError, RequestError, SteadyhandError
+from steadyhand.controllers.errors import (
+    BundleError,
+    ConfigError,
+    LinkError,
+    RequestError,
+    SteadyhandError,
+)
 
 EXIT_FAILED = 1
 EXIT_UNAVAILABLE = 69

@@ -126,6 +126,7 @@ def make(link: object, policy: Policy, safety: SafetyFilter, recorder: Recorder 
         transfer=Transfer(LAYOUT.outputs, 1800.0),
         safety=safety,
         safe_action=np.array([0.0]),
+        leash=np.array([100.0]),
         recorder=recorder or Recorder(LAYOUT_HERE, ticks=16),
         metrics=Metrics(Identity("x", "y"), 900.0, LAYOUT.rows),
         health=Health(None),
