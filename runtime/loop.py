@@ -144,7 +144,7 @@ class Loop:
         parts.gate.filtered(certified.report)
         self._filter_faults = certified.faults if source < Source.HANDS_OFF else ()
         self._image = observation.sequence
-        faults = (*faults, *self._why(certified, wanted is proposal.action))
+        faults = (*faults, *self._why(certified, wanted, proposal))
         timings = (
             beat.lateness_s,
             read - started,
@@ -257,9 +257,10 @@ class Loop:
             )
         return self.parts.link.write(certified.action, source)
 
-    def _why(self, certified: Certified, unchanged: bool) -> tuple[Fault, ...]:
+    def _why(self, certified: Certified, wanted: Vector, proposal: Proposal) -> tuple[Fault, ...]:
         """Why the command is not the proposal as it came: no tick without a word on that."""
-        why = self.parts.modes.why(unchanged)
+        as_it_came = wanted is proposal.action or np.array_equal(wanted, proposal.action)
+        why = self.parts.modes.why(as_it_came)
         return (*why, _SHAPED) if certified.report.mode is FilterMode.SHAPED else why
 
     def _tell(self, tick: Tick, beat: Beat) -> None:

@@ -130,16 +130,18 @@ class ModeMachine:
         """Why this tick is not simply the policy driving; empty when it is.
 
         Args:
-            unchanged: is what goes into the filter the driver's own wish, as it came?
+            unchanged: is what goes into the filter the policy's own wish, as it came?
 
         Returns:
             what demands the present source now, or what it was taken for while better ticks are
             still counted, or what the ramp of a take-over comes from; and the overrides.
         """
-        if self.source is Source.POLICY and unchanged:
+        policy = self.source is Source.POLICY
+        if policy and unchanged:
             return ()
-        demanded = self.demand is self.source and self.source is not Source.POLICY
-        cause = self.cause if demanded else self._moved
+        cause = self.cause if self.demand is self.source and not policy else self._moved
+        if policy and self.mode is Mode.LIMITED:
+            cause = _ON_A_LEASH
         return (
             cause,
             *(
@@ -367,4 +369,5 @@ class ModeMachine:
 
 
 _ALL_WELL = Fault(ReasonCode.OK)
+_ON_A_LEASH = Fault(ReasonCode.MODE_REQUEST, text="limited: within reach of the heuristic")
 _NOTHING: frozenset[ReasonCode] = frozenset()
