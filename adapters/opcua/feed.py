@@ -23,6 +23,15 @@ from steadyhand.controllers.reasons import ReasonCode
 RESUBSCRIBE_S = 2.0
 """Pause before a dead subscription is asked for anew."""
 
+MOST_BUSY = 5
+"""Refusals in a row after which the session is given up."""
+BUSY = (
+    ua.uaerrors.BadServerTooBusy,
+    ua.uaerrors.BadTooManyOperations,
+    ua.uaerrors.BadResourceUnavailable,
+)
+"""Refusals of one request that say nothing about the next."""
+
 _log = logging.getLogger(__name__)
 
 
@@ -67,6 +76,7 @@ class Feed:
         self._wanted = settings.subscribe
         self._retry_s = 0.0
         self._whole = False
+        self._busy = 0
         self._news = True
         self._witness_value = nan
         self._witness_moved_s = self._reported_s = monotonic()
@@ -99,7 +109,7 @@ class Feed:
             await self._keep_subscribed()
             whole = self._whole or not self._carries
             self._whole = False
-            self._news |= await self.plant.pulse(whole)
+            self._news |= await self._pulse(whole)
             self._watch_witness()
             self._show(self)
             if self._whole:
@@ -109,6 +119,19 @@ class Feed:
             if await wait(self._due, pause_s):
                 self._whole = True
             self._due.clear()
+
+    async def _pulse(self, whole: bool) -> bool:
+        """One reading; a server that says it is busy is left alone until the next turn."""
+        try:
+            new = await self.plant.pulse(whole)
+        except BUSY as error:
+            self._busy += 1
+            if self._busy > MOST_BUSY:
+                raise
+            _log.info("the server is busy: %s", error)
+            return False
+        self._busy = 0
+        return new
 
     async def _keep_subscribed(self) -> None:
         subscription = self._subscription

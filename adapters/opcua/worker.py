@@ -12,7 +12,7 @@ from threading import Thread
 from asyncua import ua
 
 from steadyhand.adapters.opcua.commands import Slot
-from steadyhand.adapters.opcua.feed import Feed, wait
+from steadyhand.adapters.opcua.feed import BUSY, Feed, wait
 from steadyhand.adapters.opcua.image import Board
 from steadyhand.adapters.opcua.plant import Plant
 from steadyhand.adapters.opcua.resolve import VerificationError, remapped, resolve
@@ -197,7 +197,11 @@ class Worker:
             command = self._slot.take()
             if command is None or command.session != self._session_number:
                 continue
-            await plant.write(command)
+            try:
+                await plant.write(command)
+            except BUSY as error:  # not tried again: the next command is newer
+                text = f"the server was too busy to take the command: {type(error).__name__}"
+                self._board.tell(Fault(ReasonCode.WRITE_FAILED, text=text))
             self._pin(feed)
 
     def _pin(self, feed: Feed) -> None:

@@ -299,6 +299,8 @@ class Proxy:
         """Swallow everything, without closing: a peer that vanished without FIN."""
         self.trickle_s = 0.0
         """Pass one byte per this many seconds towards the client."""
+        self.hold_after = -1
+        """Swallow everything after this many pieces from the server."""
         self.flip_at = -1
         """Corrupt this byte of what the server sends next."""
         self._target = target
@@ -327,6 +329,9 @@ class Proxy:
     async def _pump(self, reader: Any, writer: Any, to_client: bool) -> None:
         try:
             while data := await reader.read(65536):
+                if to_client and self.hold_after >= 0:
+                    self.hold_after -= 1
+                    self.holds = self.holds or self.hold_after < 0
                 if self.holds:
                     continue
                 if to_client and self.flip_at >= 0 and len(data) > self.flip_at:
@@ -563,6 +568,7 @@ class Kit:
     full_handshake = staticmethod(full_handshake)
     settings_for = staticmethod(settings_for)
     until = staticmethod(until)
+    driver = Driver
     free_port = staticmethod(free_port)
 
     def __init__(self, base: Base) -> None:
@@ -592,6 +598,12 @@ def base() -> Iterator[Base]:
     made = Base()
     yield made
     made.close()
+
+
+@pytest.fixture(scope="session")
+def kit_class() -> type[Kit]:
+    """The helpers alone, without a server."""
+    return Kit
 
 
 @pytest.fixture

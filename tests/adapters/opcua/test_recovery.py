@@ -359,3 +359,52 @@ def test_closing_is_quick_although_the_server_is_gone(opcua, drive) -> None:
     started = time.monotonic()
     driver.link.close()
     assert time.monotonic() - started < 8.0
+
+
+@pytest.mark.parametrize("pieces", [0, 1, 2, 3, 5, 7, 9, 11, 13, 15, 17, 19, 22, 25])
+def test_no_step_waits_for_ever(opcua, drive, pieces) -> None:
+    """The peer vanishes at every stage of connecting, verifying and working: all are bounded."""
+    server = opcua.server()
+    proxy = opcua.proxy(server)
+    proxy.hold_after = pieces
+    driver = drive(proxy.endpoint, subscribe=True, request_timeout_s=0.3, connect_timeout_s=1.0)
+    opcua.until(lambda: proxy.holds, what="the wire is held")
+    driver.sees(ReasonCode.LINK_TIMEOUT)
+    assert driver.read().link is not LinkState.UP
+    proxy.holds = False
+    proxy.cut()
+    driver.up()
+
+
+def test_a_reply_larger_than_allowed_is_not_taken_in(opcua, drive) -> None:
+    """A20, S11: the memory a hostile server can make us use is capped."""
+    server = opcua.server()
+    driver = drive(server.endpoint, max_message_bytes=200_000).up()
+    connects = driver.link.connects
+    server.set("level", "x" * 1_000_000, kind=ua.VariantType.String)
+    driver.down()
+    server.set("level", 1.0)
+    driver.up()
+    assert driver.link.connects > connects
+
+
+def test_a_chunk_that_announces_gigabytes_is_not_waited_for(opcua, drive, base) -> None:
+    """A header may claim 4 GiB and then trickle: the connection is dropped at the header."""
+    import asyncio
+    import struct
+
+    closed = []
+
+    async def serve(reader, writer) -> None:
+        await reader.read(4096)
+        writer.write(struct.pack("<4sI", b"ACKF", 0xFFFFFF00) + b"x" * 100)
+        closed.append(await reader.read(1) == b"")
+
+    port = opcua.free_port()
+    server = base.call(asyncio.start_server(serve, "127.0.0.1", port))
+    driver = drive(f"opc.tcp://127.0.0.1:{port}/x", request_timeout_s=5.0, connect_timeout_s=5.0)
+    took = opcua.until(lambda: closed, 10.0)
+    assert closed[0]
+    assert took < 4.0
+    assert driver.read().link is not LinkState.UP
+    base.loop.call_soon_threadsafe(server.close)
