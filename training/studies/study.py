@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from steadyhand.controllers.errors import ConfigError
 from steadyhand.training import studies
@@ -139,7 +140,7 @@ def _figures(result: dict[str, Any]) -> dict[str, Any]:
     return {key: result[key] for key in ("measured", "baseline", "interval", "seconds")}
 
 
-def mean_interval(values: Sequence[float]) -> tuple[float, float]:
+def mean_interval(values: ArrayLike) -> tuple[float, float]:
     """95 % interval of the mean over seeds, Student's t.
 
     Raises:
@@ -147,8 +148,8 @@ def mean_interval(values: Sequence[float]) -> tuple[float, float]:
     """
     from scipy.stats import t
 
-    if len(values) < 2:
-        raise ValueError("an interval over seeds needs at least two seeds")
     sample = np.asarray(values, dtype=np.float64)
+    if sample.size < 2:
+        raise ValueError("an interval over seeds needs at least two seeds")
     half = float(t.ppf(0.975, len(sample) - 1)) * float(sample.std(ddof=1)) / sqrt(len(sample))
     return float(sample.mean()) - half, float(sample.mean()) + half
