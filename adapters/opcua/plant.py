@@ -14,10 +14,12 @@ from typing import Any
 import numpy as np
 from asyncua import ua
 
+from steadyhand.adapters.opcua.columns import Columns
 from steadyhand.adapters.opcua.commands import Command
 from steadyhand.adapters.opcua.fast_read import CyclicRead
 from steadyhand.adapters.opcua.freshness import ServerClock
 from steadyhand.adapters.opcua.image import Measurements
+from steadyhand.adapters.opcua.outputs import Outputs
 from steadyhand.adapters.opcua.resolve import Resolved
 from steadyhand.adapters.opcua.session import LinkTimeoutError, Session, within
 from steadyhand.adapters.opcua.settings import OpcUaSettings
@@ -30,7 +32,6 @@ from steadyhand.adapters.opcua.wire import (
     WireType,
     decode,
     severity,
-    status_name,
     to_variant,
 )
 from steadyhand.controllers.errors import LinkError
@@ -48,39 +49,11 @@ SERVER_STATES = (
     "CommunicationFault",
     "Unknown",
 )
-_DENIED = {
-    int(getattr(ua.StatusCodes, name))
-    for name in ("BadUserAccessDenied", "BadNotWritable", "BadSecurityModeInsufficient")
-}
 _COHERENT_TRIES = 3
 """How often a torn image is read again before it waits for the next turn."""
 
 
 _NO_NUMBER = "the plant's image number cannot be read: no new image counts"
-
-
-class Columns:
-    """Places of the nodes in one read request: control nodes first, then the observations."""
-
-    def __init__(self, tags: TagMap) -> None:
-        shake = tags.handshake
-        outputs = tags.output_signals.names
-        names = ["server_state", *outputs]
-        self.outputs = slice(1, 1 + len(outputs))
-        self.feedback = np.arange(1, 1 + len(outputs))
-        for i, (name, tag) in enumerate(zip(outputs, tags.outputs, strict=True)):
-            if tag.feedback is not None:
-                self.feedback[i] = len(names)
-                names.append(f"{name} feedback")
-        self.granted = self.plant_heartbeat = self.plant_time = self.sequence = -1
-        for role in ("granted", "plant_heartbeat", "plant_time", "sequence"):
-            if getattr(shake, role) is not None:
-                setattr(self, role, len(names))
-                names.append(role)
-        self.control = tuple(names)
-        self.observations = slice(len(names), len(names) + len(tags.observations))
-        again = ("sequence",) if shake.sequence is not None else ()
-        self.whole = (*names, *tags.observation_signals.names, *again)
 
 
 class Plant:
@@ -113,16 +86,12 @@ class Plant:
         self._tell = tell
         self._lock = asyncio.Lock()
         self._columns = Columns(tags)
-        n_y, n_u = len(tags.observations), len(tags.outputs)
-        self._all_columns = np.arange(n_y)
+        self._all_columns = np.arange(len(tags.observations))
         self._read_control = self._reader(self._columns.control)
         self._read_whole = self._reader(self._columns.whole)
         self.observation_kinds = tuple(resolved.kinds[n] for n in tags.observation_signals.names)
         self.output_kinds = tuple(resolved.kinds[n] for n in tags.output_signals.names)
-        self._output_scale = np.array([tag.scale for tag in tags.outputs])
-        feedback = [tag.feedback or tag for tag in tags.outputs]
-        self._feedback_scale = np.array([tag.scale for tag in feedback])
-
+        self.outputs = Outputs(tags, monotonic())
         self.measured = Measurements(tags, settings.future_tolerance_s)
         self.clock = ServerClock(0, monotonic())
         self.alive_s = -inf
@@ -131,18 +100,11 @@ class Plant:
         """Number of the plant's image as last seen, where it gives one."""
         self._image_number = nan
         """Number of the image that was last taken whole."""
-        self.applied: Vector = np.full(n_u, nan)
         self.granted = False
         self.time_s = nan
         self._beat = nan
         self._beat_s = monotonic()
         self._opened_s = monotonic()
-        self._shown: Vector = np.full(n_u, nan)
-        """Set-points as the output nodes show them, wire units."""
-        self._expected: Vector = np.full(n_u, nan)
-        """Wire values the output nodes hold since our last write; NaN: not ours."""
-        self._following_s = np.full(n_u, monotonic())
-        self._sent: Vector = np.full(n_u, nan)
         self._control_faults: tuple[Fault, ...] = ()
         self._write_faults: tuple[Fault, ...] = ()
 
@@ -277,15 +239,10 @@ class Plant:
             self.sequence = float(values[columns.sequence])
             if isnan(self.sequence):
                 faults.append(Fault(ReasonCode.SAMPLE_BAD, "sequence", text=_NO_NUMBER))
-        shown = self._shown = values[columns.outputs]
+        self.outputs.absorb(values[columns.outputs], values[columns.feedback])
         if not after_write:
-            faults += self._watch_contention(shown)
-        self.applied = np.where(
-            columns.feedback == np.arange(1, 1 + len(shown)),
-            shown * self._output_scale,
-            values[columns.feedback] * self._feedback_scale,
-        )
-        faults += self._watch_following(now_s)
+            faults += self.outputs.contention()
+        faults += self.outputs.not_following(now_s)
         self._control_faults = tuple(faults)
 
     def _plant_time(self, value: float) -> float:
@@ -315,38 +272,8 @@ class Plant:
         beats = self._now() - self._beat_s <= self._settings.heartbeat_timeout_s
         alive = self._columns.plant_heartbeat < 0 or beats
         if not granted:
-            self._expected[:] = nan  # the plant has its outputs back and may move them
+            self.outputs.forget()  # the plant has them back and may move them
         self.granted = granted and alive and values[0] == 0.0
-
-    def _watch_contention(self, shown: Vector) -> list[Fault]:
-        """Somebody else changed an output that we drive."""
-        other = (shown != self._expected) & ~np.isnan(self._expected) & ~np.isnan(shown)
-        names = self._tags.output_signals.names
-        return [
-            Fault(
-                ReasonCode.WRITE_CONTENTION,
-                names[i],
-                float(shown[i]),
-                float(self._expected[i]),
-                f"{names[i]}: somebody else wrote {shown[i]:g}, ours was {self._expected[i]:g}",
-            )
-            for i in np.flatnonzero(other)
-        ]
-
-    def _watch_following(self, now_s: float) -> list[Fault]:
-        """The plant accepts the set-point, but does it do it?"""
-        faults = []
-        for i, tag in enumerate(self._tags.outputs):
-            error = abs(self.applied[i] - self._sent[i])
-            if not error > tag.follow_tolerance:  # also while nothing was sent
-                self._following_s[i] = now_s
-            elif now_s - self._following_s[i] > tag.follow_time_s:
-                name = self._tags.output_signals.names[i]
-                text = f"{name}: sent {self._sent[i]:g}, the plant does {self.applied[i]:g}"
-                faults.append(
-                    Fault(ReasonCode.ACT_NOFOLLOW, name, error, tag.follow_tolerance, text)
-                )
-        return faults
 
     @property
     def faults(self) -> tuple[Fault, ...]:
@@ -383,8 +310,7 @@ class Plant:
             if self._tags.handshake.source
             else None,
         ]
-        self._expected[:] = nan
-        self._sent[:] = nan
+        self.outputs.forget()
         wanted = [pair for pair in pairs if pair is not None]
         if not wanted:
             return
@@ -417,60 +343,18 @@ class Plant:
         try:
             statuses = await self._session.write(wanted, "write")
         except LinkTimeoutError as error:
-            self._expected[:] = nan
+            self.outputs.forget()
             text = f"{error}: the command may or may not have arrived; reading back"
             self._tell(Fault(ReasonCode.WRITE_UNKNOWN, text=text))
             await self._take_control(after_write=True)
             return
-        faults = self._judge([name for name, _ in pairs], statuses)
+        faults = self.outputs.judge([name for name, _ in pairs], statuses)
         await self._take_control(after_write=True)
         if command.wire is None:
-            self._expected[:] = nan
-            self._sent[:] = nan
+            self.outputs.forget()
         else:
-            faults += self._compare(np.array(command.wire), np.array(statuses[: len(command.wire)]))
+            faults += self.outputs.compare(command.wire, statuses[: len(command.wire)])
         self._write_faults = tuple(faults)
-
-    def _judge(self, names: list[str], statuses: list[int]) -> list[Fault]:
-        """Faults of a write, by node: a batch can half-succeed."""
-        bad = [
-            (name, code) for name, code in zip(names, statuses, strict=True) if code >= 0x80000000
-        ]
-        outputs = self._tags.output_signals.names
-        faults = [
-            Fault(
-                ReasonCode.WRITE_DENIED if code in _DENIED else ReasonCode.WRITE_FAILED,
-                name,
-                float(code),
-                text=f"{name}: the server refused the write: {status_name(code)}",
-            )
-            for name, code in bad
-        ]
-        refused = [name for name, _ in bad if name in outputs]
-        written = [name for name in names if name in outputs and name not in refused]
-        if refused and written:
-            text = f"written: {', '.join(written)}; refused: {', '.join(refused)}"
-            faults.append(Fault(ReasonCode.WRITE_PARTIAL, text=text))
-        return faults
-
-    def _compare(self, wire: Vector, statuses: Any) -> list[Fault]:  # noqa: ANN401
-        """Set-point as read back against set-point as sent; the read-back counts from now on."""
-        shown = self._shown
-        accepted = statuses < 0x80000000
-        names = self._tags.output_signals.names
-        faults = [
-            Fault(
-                ReasonCode.WRITE_CLAMPED,
-                names[i],
-                float(shown[i]),
-                float(wire[i]),
-                f"{names[i]}: sent {wire[i]:g}, the plant made it {shown[i]:g} (wire units)",
-            )
-            for i in np.flatnonzero(accepted & ~np.isnan(shown) & (shown != wire))
-        ]
-        self._expected = np.where(accepted, shown, nan)
-        self._sent = np.where(accepted, shown * self._output_scale, nan)
-        return faults
 
 
 def _wrapped(value: float, kind: WireType) -> float:

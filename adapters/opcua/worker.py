@@ -217,7 +217,7 @@ class Worker:
                 values=measured.values.copy(),
                 quality=measured.quality.copy(),
                 confirmed_s=measured.confirmed_s(feed.alive_s),
-                applied=plant.applied,
+                applied=plant.outputs.applied,
                 state=LinkState.UP,
                 granted=plant.granted,
                 faults=(*self._standing, *flapping, *feed.faults, *plant.faults),
