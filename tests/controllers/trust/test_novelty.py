@@ -80,6 +80,13 @@ def test_correlation_counts(three):
     assert made.distance == pytest.approx(sqrt(2 / 0.2))
 
 
+def test_an_image_of_another_width_cannot_be_told(three):
+    made = plain(three)
+    assert np.isnan(made.score(at(10.0), None))
+    assert np.isnan(made.score(at(10.0, 0.0, 1.0, 0.0), None))
+    assert made.score(at(10.0, 0.0, 1.0), None) == 0.0
+
+
 @pytest.mark.parametrize("value", [nan, inf, -inf])
 def test_a_feature_that_is_no_number_cannot_be_told(three, value):
     assert np.isnan(plain(three).score(at(value, 0.0, 1.0), None))
