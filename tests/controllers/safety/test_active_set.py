@@ -197,6 +197,17 @@ def test_an_answer_that_does_not_hold_is_none() -> None:
         assert found is holds or bool(found) == holds
 
 
+@pytest.mark.parametrize(("beyond", "holds"), [(5e-8, True), (2e-7, False), (-1.0, True)])
+def test_the_check_knows_how_long_a_row_is(beyond: float, holds: bool) -> None:
+    # A row of length 100: 1e-9 of the metric is 1e-7 of the row.
+    vectors = np.full((5, 4), 1e4)
+    found = active_set._holds(
+        *(np.array([[100.0]]), np.array([beyond - 100.0]), np.zeros(1), np.zeros(1, bool)),
+        *(np.array([1.0]), np.zeros(3), vectors),
+    )
+    assert bool(found) is holds
+
+
 def test_the_check_drops_multipliers_below_zero_by_rounding() -> None:
     multiplier = np.array([-1e-18, -1e-3, 0.0])
     J, c = np.array([[1.0], [1.0]]), np.array([-1.0, -1.0])
