@@ -6,7 +6,6 @@ socket and the journal), and disturbs the plant through its side channel.
 """
 
 import json
-import signal
 import subprocess
 import sys
 import tempfile
@@ -30,6 +29,7 @@ from steadyhand.controllers.frames import Source
 from steadyhand.runtime.cli_operator import status_table
 from steadyhand.runtime.operator_client import OperatorClient
 from steadyhand.runtime.reader import JournalReader
+from steadyhand.runtime.virtual import start_runtime, stop_runtime, virtual_config
 from steadyhand.runtime.yardstick import Yardstick, yardsticks
 
 DAY_S = 86_400.0
@@ -39,7 +39,6 @@ SEASON = "hot_weeks,heat_wave,hot_weeks"
 DAYS = 3
 TIME_SCALE = 4_500.0
 """Plant seconds per second: a tick of 15 min takes 0.2 s, three days take about a minute."""
-REPOSITORY_CONFIG = "configs/thermal_storage/steadyhand.yaml"
 POLL_S = 0.1
 
 
@@ -90,7 +89,7 @@ def run_demo(plant: str, out: Path, as_json: bool) -> int:
         stage = None
         interrupted = False
         try:
-            config = write_config(folder, process.ready["endpoint"])
+            config = virtual_config(folder, process, TIME_SCALE)
             console.print("starting the runtime: bundle verified, known answers replayed")
             runtime = start_runtime(folder, config)
             stage = Stage(folder, process, runtime)
@@ -125,6 +124,7 @@ def start_plant(folder: Path, restart: int) -> PlantProcess:
         *("--seed", str(SEED), "--days", str(DAYS), "--season", SEASON),
         *("--time-scale", str(TIME_SCALE), "--substeps", "10"),
         *("--state", str(folder / "plant-state.json"), "--log", str(folder / "writes.jsonl")),
+        *("--end-after", str(DAYS * 96)),
         *("--dummy-namespaces", "1", "--namespace-order", str(restart % 2)),
     ]
     port = folder / "port"
@@ -133,63 +133,6 @@ def start_plant(folder: Path, restart: int) -> PlantProcess:
     process = PlantProcess(folder / "pki", *options)
     port.write_text(process.ready["endpoint"].split(":")[2].split("/")[0])
     return process
-
-
-def write_config(folder: Path, endpoint: str) -> Path:
-    """The shipped configuration with this plant's address and faster time.
-
-    Raises:
-        ConfigError: the shipped configuration is not there.
-    """
-    shipped = _shipped()
-    text = shipped.read_text(encoding="utf-8")
-    wall_period_s = 900.0 / TIME_SCALE
-    changes = {
-        "opc.tcp://127.0.0.1:4840/steadyhand/": endpoint,
-        "source: paced": f"source: plant\n  time_scale: {TIME_SCALE}",
-        "request_timeout: 1 s": "request_timeout: 0.5 s",
-        "deadline: 500 ms": f"deadline: {0.5 * wall_period_s} s",
-        'initial: "off"': "initial: full",
-        "listen: 127.0.0.1:9464": "listen: 127.0.0.1:0",
-        "file: thermal_storage.shb": f"file: {shipped.parent / 'thermal_storage.shb'}",
-        "trusted_keys: keys": f"trusted_keys: {shipped.parent / 'keys'}",
-    }
-    for old, new in changes.items():
-        if old not in text:
-            raise ConfigError(f"{shipped}: {old!r} is gone; the demonstration needs it")
-        text = text.replace(old, new, 1)
-    file = folder / "steadyhand.yaml"
-    file.write_text(text, encoding="utf-8")
-    return file
-
-
-def _shipped() -> Path:
-    for base in (Path.cwd(), *Path(__file__).resolve().parents):
-        file = base / REPOSITORY_CONFIG
-        if file.exists():
-            return file
-    raise ConfigError(f"{REPOSITORY_CONFIG} is not here; run the demonstration in the repository")
-
-
-def start_runtime(folder: Path, config: Path) -> "subprocess.Popen[bytes]":
-    """`steadyhand run`, as a service manager would start it."""
-    command = [sys.executable, "-m", "steadyhand.runtime", "run", str(config)]
-    with (folder / "runtime.log").open("wb") as log:
-        # a session of its own: Ctrl-C reaches this process only, which hands the plant back
-        return subprocess.Popen(  # noqa: S603
-            command, stdout=log, stderr=log, start_new_session=True
-        )
-
-
-def stop_runtime(runtime: "subprocess.Popen[bytes]") -> None:
-    """SIGTERM: the runtime hands the plant back and closes its journal."""
-    if runtime.poll() is None:
-        runtime.send_signal(signal.SIGTERM)
-        try:
-            runtime.wait(15.0)
-        except subprocess.TimeoutExpired:
-            runtime.kill()
-            runtime.wait()
 
 
 def wait_until_up(stage: Stage, patience_s: float = 60.0) -> None:

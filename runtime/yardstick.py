@@ -6,9 +6,13 @@ import numpy as np
 
 from steadyhand.controllers.catalogue import PlantKind
 from steadyhand.controllers.frames import Observation
-from steadyhand.controllers.plants.simulate import rollout
+from steadyhand.controllers.plants.simulate import Rollout, rollout
 from steadyhand.controllers.plants.thermal_storage import ThermalStorage
-from steadyhand.controllers.plants.thermal_storage_optimum import optimal_trajectory, solve
+from steadyhand.controllers.plants.thermal_storage_optimum import (
+    END_VALUE_PER_KWH,
+    optimal_trajectory,
+    solve,
+)
 from steadyhand.controllers.plants.thermal_storage_scenario import Scenario
 from steadyhand.controllers.protocols import Heuristic
 from steadyhand.controllers.signals import Vector
@@ -22,6 +26,9 @@ class Yardstick:
     heuristics: dict[str, Vector]
     best: str
     """The cheapest heuristic."""
+    total_optimum: float
+    """Cost of the whole, less what is stored at the end beyond the start."""
+    total_heuristics: dict[str, float]
 
 
 def yardsticks(kind: PlantKind, scenario: Scenario) -> Yardstick:
@@ -29,19 +36,22 @@ def yardsticks(kind: PlantKind, scenario: Scenario) -> Yardstick:
     plant = ThermalStorage(kind.parameters)
     x0 = plant.initial(scenario)
     optimum = optimal_trajectory(solve(plant, scenario.w), x0)
-    costs = {}
+    costs, totals = {}, {}
     for name, make in kind.heuristics.items():
-        costs[name] = np.cumsum(_run(plant, make(kind.parameters), scenario.w, x0))
-    best = min(costs, key=lambda name: float(costs[name][-1]))
-    return Yardstick(np.cumsum(optimum.cost), costs, best)
+        done = _run(plant, make(kind.parameters), scenario.w, x0)
+        costs[name] = np.cumsum(done.cost)
+        stored = END_VALUE_PER_KWH * float(done.x[-1, 0] - done.x[0, 0])
+        totals[name] = float(costs[name][-1]) - stored
+    best = min(totals, key=lambda name: totals[name])
+    return Yardstick(np.cumsum(optimum.cost), costs, best, optimum.total, totals)
 
 
-def _run(plant: ThermalStorage, heuristic: Heuristic, w: Vector, x0: Vector) -> Vector:
-    """Cost per tick (ticks,) of one heuristic."""
+def _run(plant: ThermalStorage, heuristic: Heuristic, w: Vector, x0: Vector) -> Rollout:
+    """Closed loop of one heuristic, without wires."""
     n_y = len(plant.observations)
     fresh, good = np.zeros(n_y), np.zeros(n_y, dtype=np.int8)
 
     def act(y: Vector, applied: Vector) -> Vector:
         return heuristic.act(Observation(0, 0.0, y, fresh, good, applied))
 
-    return rollout(plant, w, x0, act).cost
+    return rollout(plant, w, x0, act)

@@ -53,6 +53,8 @@ class PlantServer:
         self.state_file = state_file
         self.stopping = asyncio.Event()
         self.paused = False
+        self.end_tick: int | None = None
+        """The plant's time ends at the start of this period; None: never."""
         self.latency = Latency()
         self.most_nodes = 0
         self.busy = 0.0
@@ -84,8 +86,18 @@ class PlantServer:
 
     async def step(self, substeps: int | None = None) -> None:
         """Advance the plant, show the image, save the state."""
-        await self.nodes.publish(self.runner.advance(substeps))
-        self.save()
+        runner = self.runner
+        count = runner.substeps if substeps is None else substeps
+        if self.end_tick is not None:
+            count = min(count, self.end_tick * runner.substeps - runner.steps_done)
+        if count > 0:
+            await self.nodes.publish(runner.advance(count))
+            self.save()
+
+    @property
+    def ended(self) -> bool:
+        """Has the plant's time come to its end?"""
+        return self.end_tick is not None and self.runner.tick >= self.end_tick
 
     async def refresh(self) -> None:
         """Show the present state anew, after something about it was changed by hand."""
@@ -136,7 +148,7 @@ class PlantServer:
         loop, runner = asyncio.get_running_loop(), self.runner
         origin, first = loop.time(), runner.steps_done
         while True:
-            if self.time_scale <= 0.0 or self.paused:
+            if self.time_scale <= 0.0 or self.paused or self.ended:
                 await asyncio.sleep(ALIVE_S)
                 origin, first = loop.time(), runner.steps_done
                 if not self.paused:

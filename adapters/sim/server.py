@@ -45,6 +45,7 @@ def parser() -> argparse.ArgumentParser:
     add("--port", type=int, default=0, help="port; 0 picks a free one")
     add("--seed", type=int, default=0, help="scenario and random faults")
     add("--days", type=int, default=5, help="length of the scenario; it repeats")
+    add("--end-after", type=int, default=None, help="periods after which the plant stands still")
     add("--season", default=None, help="season of the scenario")
     add("--substeps", type=int, default=3, help="parts of a period judged one by one")
     add("--shed-s", type=float, default=None, help="plant seconds until the plant takes over")
@@ -99,6 +100,7 @@ async def serve(options: argparse.Namespace) -> None:
     server.set_endpoint(endpoint)
     scale = 0.0 if options.lockstep else options.time_scale
     plant = PlantServer(runner, options.plant, server, scale, options.state)
+    plant.end_tick = options.end_after
     resumed = plant.load()
     await server.init()
     await plant.start(options.dummy_namespaces, options.namespace_order)
