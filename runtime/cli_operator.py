@@ -75,6 +75,8 @@ def status_table(now: dict[str, Any]) -> Table:
             "override",
             f"{item['output']}={item['value']:g} by {item['owner']}: {item['reason']}",
         )
+    if now["journal"]["fault"]:
+        table.add_row("record", now["journal"]["fault"])
     if now["latched"]:
         table.add_row("latched", ", ".join(now["latched"]) + " (steadyhand ack)")
     return table

@@ -203,7 +203,12 @@ class Service:
         if section.token_file:
             token = self.loaded.path(section.token_file).read_text("utf-8").strip()
         server = MetricsServer(
-            self.metrics.render, section.listen, section.allow_remote, token, self.recorder.event
+            self.metrics.render,
+            section.listen,
+            section.allow_remote,
+            token,
+            self.recorder.event,
+            self.metrics,
         )
         server.start()
         self._open.callback(server.close)
@@ -269,9 +274,11 @@ class Service:
             self.recorder.event({"event": "BundleWarning", "text": text})
 
     def _words(self, tick: Tick) -> str:
+        audit = self.journal.fault()
         return (
             f"{self.modes.mode}/{tick.source.name.lower()} link {tick.observation.link} "
             f"confidence {tick.verdict.confidence:.2f}: {self.modes.cause.code}"
+            f"{'; ' + audit.text if audit is not None else ''}"
         )
 
     # -- commands ----------------------------------------------------------------------------------
@@ -341,6 +348,7 @@ class Service:
 
     def _ack_parts(self) -> list[str]:
         cleared = []
+        self.recorder.event({"event": COMMAND, "method": "acknowledge_gate", "arguments": {}})
         if self.loop.parts.gate.acknowledge():
             cleared.append("MODE_FLAP")
         policy = self.policy.policy
@@ -409,7 +417,7 @@ def status(service: Service, tick: Tick) -> dict[str, Any]:
     modes, observation, plant = service.modes, tick.observation, service.plant
     report = tick.certified.report if tick.certified is not None else None
     rows = plant.kind.constraints(plant.parameters).names
-    stored = service.journal.status
+    stored, audit = service.journal.status, service.journal.fault()
     return {
         "name": service.config.name,
         "tick": tick.number,
@@ -460,7 +468,7 @@ def status(service: Service, tick: Tick) -> dict[str, Any]:
         },
         "bundle": service.policy.label,
         "journal": {
-            "cause": stored.cause,
+            "fault": audit.text if audit is not None else "",
             "records": stored.records,
             "head": stored.head.hash.hex(),
         },
