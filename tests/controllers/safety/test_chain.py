@@ -163,6 +163,19 @@ def test_a_filter_that_claims_to_have_passed_the_command(chain, image, command) 
     ]
 
 
+def test_passing_is_judged_by_the_range_of_the_output(image, command, box) -> None:
+    passed = replace(REPORT, mode=FilterMode.PASS)
+    limits = Limits(box(1, low=0.0, high=1000.0), 0.1)
+    made = SafetyChain(Told(np.array([500.0]), passed), limits, lambda observation, out: None)
+    assert codes(made.certify(image([0.0]), np.array([500.0009]), command([0.0]))) == []
+    assert codes(made.certify(image([0.0]), np.array([500.0011]), command([0.0])))[0] is (
+        ReasonCode.FILTER_BYPASS
+    )
+    limits = Limits(box(1, low=-500.0, high=500.0), 0.1)
+    made = SafetyChain(Told(np.array([0.0]), passed), limits, lambda observation, out: None)
+    assert codes(made.certify(image([0.0]), np.array([0.0009]), command([0.0]))) == []
+
+
 def test_a_filter_that_passes_what_its_rows_forbid(chain, image, command) -> None:
     for p, bypass in ((np.array([-1.0, 1e-5]), True), (np.array([-1.0, 1e-7]), False)):
         passed = replace(REPORT, mode=FilterMode.PASS, p_nominal=p)

@@ -372,6 +372,11 @@ class TestAssess:
         assert hard_gate == pytest.approx(1.5)
         assert self.told([0.2, -9.0, -9.0, 0.0], -1.0)[1][0] == inf
 
+    def test_drift_counts_towards_the_time_to_the_boundary(self) -> None:
+        case = Case()
+        case.solve([0.0], [-0.6], [1.0], trusted=[0.2])
+        assert case.filter.assess(case.J, np.array([0.1]))[0] == pytest.approx(2.0)
+
     def test_standing_at_the_limit_is_not_approaching_it(self) -> None:
         assert self.told([0.0, -9.0, -9.0, 0.0], 0.0)[1][0] == inf
 
