@@ -147,14 +147,17 @@ def _plant(layout: RecordLayout, tick: TickRecord) -> list[str]:
 def _policy(layout: RecordLayout, tick: TickRecord) -> list[str]:
     proposal = tick.proposal
     if proposal is None or proposal.status is ProposalStatus.ABSENT:
-        return ["policy:  was not asked or is absent"]
+        found = () if proposal is None else proposal.faults
+        return ["policy:  was not asked or is absent", *_faults("policy", found)]
     if proposal.status is not ProposalStatus.OK:
         why = f": {proposal.text}" if proposal.text else ""
-        return [f"policy:  no usable answer ({proposal.status.name.lower()}{why})"]
+        line = f"policy:  no usable answer ({proposal.status.name.lower()}{why})"
+        return [line, *_faults("policy", proposal.faults)]
     return [
         f"policy:  {_values(layout.outputs, proposal.action)} "
         f"(predicted return {proposal.value:.4g} ± {proposal.error:.3g}, "
-        f"after {1e3 * proposal.latency_s:.3g} ms)"
+        f"after {1e3 * proposal.latency_s:.3g} ms)",
+        *_faults("policy", proposal.faults),
     ]
 
 

@@ -130,7 +130,12 @@ class Loop:
         proposed = stamp()
         verdict = parts.gate.judge(observation, proposal)  # trust?
         judged = stamp()
-        faults = (*observation.faults, *self._filter_faults, *self._sent.faults)
+        faults = (
+            *observation.faults,
+            *proposal.faults,
+            *self._filter_faults,
+            *self._sent.faults,
+        )
         source = parts.modes.update(
             verdict, faults, beat.now_s, observation.granted, observation.link
         )  # who drives

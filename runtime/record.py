@@ -44,7 +44,7 @@ MAX_FAULTS = 64
 MAX_TEXT = 160
 """Characters kept of a fault's text."""
 ORIGINS = ("link", "policy", "trust", "filter", "wire", "loop")
-"""Who found a fault; a fault of the policy is a proposal that failed."""
+"""Who found a fault; a policy's fault with the code OK is the text of its proposal."""
 
 _SCALARS = (
     ("sequence", "q"),
@@ -313,6 +313,7 @@ class Encoder:
             or sent.faults
             or faults
             or proposal.text
+            or proposal.faults
         ):
             tail, mask = _pack_faults(observation, proposal, verdict, certified, sent, faults)
             low, high = mask & 0xFFFF_FFFF_FFFF_FFFF, mask >> 64
@@ -460,7 +461,9 @@ def _pack_faults(
     The loop's own list may repeat what a frame says: a code and signal is kept once, with the
     frame that found it.
     """
-    groups = (observation.faults, (), verdict.faults, certified.faults, sent.faults)
+    groups = (
+        observation.faults, proposal.faults, verdict.faults, certified.faults, sent.faults,
+    )  # fmt: skip
     named = {(fault.code, fault.signal) for group in groups for fault in group}
     own = tuple(fault for fault in faults if (fault.code, fault.signal) not in named)
     tail: list[bytes] = []
@@ -494,7 +497,7 @@ def decode(layout: RecordLayout, body: bytes) -> TickRecord:
         raise JournalError(f"record of {len(body)} bytes, the layout needs at least {size}")
     row = np.frombuffer(body, layout.dtype, 1)[0]
     found, proposal_text = _unpack_faults(layout, body, size, int(row["fault_count"]))
-    link, _, trust, filter_, wire, loop = found
+    link, policy, trust, filter_, wire, loop = found
     absent = int(row["present"])
     return TickRecord(
         sequence=int(row["sequence"]),
@@ -512,7 +515,7 @@ def decode(layout: RecordLayout, body: bytes) -> TickRecord:
             granted=bool(row["granted"]),
             faults=link,
         ),
-        proposal=None if absent & _NO_PROPOSAL else _proposal(row, proposal_text),
+        proposal=None if absent & _NO_PROPOSAL else _proposal(row, proposal_text, policy),
         verdict=None if absent & _NO_VERDICT else _verdict(row, trust),
         source=Source(row["source"]),
         operator_mode=_text(row["operator_mode"]),
@@ -558,7 +561,7 @@ def _unpack_faults(
         if offset > len(body) or origin >= len(ORIGINS) or code >= len(layout.reasons):
             raise JournalError(f"record of {len(body)} bytes has a fault that cannot be")
         text = body[start + n : offset].decode("utf-8", "replace")
-        if origin == 1:
+        if origin == 1 and layout.reasons[code] == ReasonCode.OK:
             text_of_proposal = text
         else:
             signal = body[start : start + n].decode("utf-8", "replace")
@@ -570,7 +573,7 @@ def _unpack_faults(
     return [tuple(group) for group in groups], text_of_proposal
 
 
-def _proposal(row: np.void, text: str) -> Proposal:
+def _proposal(row: np.void, text: str, faults: tuple[Fault, ...]) -> Proposal:
     return Proposal(
         action=row["proposed"],
         status=ProposalStatus(row["proposal_status"]),
@@ -579,6 +582,7 @@ def _proposal(row: np.void, text: str) -> Proposal:
         confidence_logit=float(row["proposal_confidence_logit"]),
         latency_s=float(row["proposal_latency_s"]),
         text=text,
+        faults=faults,
     )
 
 
