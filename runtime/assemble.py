@@ -196,10 +196,13 @@ def make_clock(config: cfg.Config, link: Link, idle: Idle | None = None) -> Cloc
     return PacedClock(config.period, scale, idle)
 
 
-def make_safety(parts: PlantParts) -> SafetyChain:
-    """Filter and last line, from the plant's definition alone."""
+def make_safety(config: cfg.Config, parts: PlantParts) -> SafetyChain:
+    """Filter and last line, from the plant's definition and the wire's number types alone."""
     model = parts.kind.safety_model(parts.parameters)
-    limits = Limits(parts.outputs, parts.plant.period_s)
+    tags = config.link.outputs if isinstance(config.link, cfg.OpcUaLink) else {}
+    narrow = {name for name, tag in tags.items() if tag.wire == "Float"}
+    wire = tuple("float32" if name in narrow else "float64" for name in parts.outputs.names)
+    limits = Limits(parts.outputs, parts.plant.period_s, wire)
     inner = AtacomDC(model, parts.kind.constraints(parts.parameters), limits)
     return SafetyChain(inner, limits, model.backup)
 

@@ -56,7 +56,7 @@ class Tag(Section):
 class OutputTag(Tag):
     """One manipulated variable."""
 
-    wire: Literal["Double", "Float", "Int16", "Int32"] = "Double"
+    wire: Literal["Double", "Float"] = "Double"
     feedback: NodeText | None = Field(
         default=None, description="node that tells what is really applied; default: the node itself"
     )

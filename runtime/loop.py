@@ -33,6 +33,7 @@ from steadyhand.controllers.frames import (
 from steadyhand.controllers.heuristics.transfer import Transfer
 from steadyhand.controllers.protocols import Heuristic, Policy, SafetyFilter
 from steadyhand.controllers.reasons import ReasonCode
+from steadyhand.controllers.safety.chain import bypassed
 from steadyhand.controllers.signals import Vector
 from steadyhand.controllers.trust.gate import Gate
 from steadyhand.runtime.clock import Beat, Clock
@@ -260,7 +261,9 @@ class Loop:
             return Sent(
                 certified.action, self._sent.sequence, beat.now_s, written=False, faults=(fault,)
             )
-        return self.parts.link.write(certified.action, source)
+        sent = self.parts.link.write(certified.action, source)
+        fault = bypassed(certified, sent, self.parts.link.outputs)
+        return sent if fault is None else replace(sent, faults=(*sent.faults, fault))
 
     def _why(self, certified: Certified, wanted: Vector, proposal: Proposal) -> tuple[Fault, ...]:
         """Why the command is not the proposal as it came: no tick without a word on that."""

@@ -43,7 +43,7 @@ def rerun(loaded: Loaded, journal: Path, run: str | None, ask_policy: bool) -> R
             modes=modes,
             heuristic=assemble.make_heuristic(loaded.config, plant),
             transfer=Transfer(plant.outputs, loaded.config.fallback.transfer),
-            safety=assemble.make_safety(plant),
+            safety=assemble.make_safety(loaded.config, plant),
             safe_action=plant.kind.safe_action(plant.parameters),
             leash=assemble.leash(loaded.config, plant),
             recorder=Recorder(assemble.make_layout(plant, gate.names, STAGES), ticks=16),

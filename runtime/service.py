@@ -155,7 +155,7 @@ class Service:
             modes=self.modes,
             heuristic=assemble.make_heuristic(config, parts),
             transfer=Transfer(parts.outputs, config.fallback.transfer),
-            safety=assemble.make_safety(parts),
+            safety=assemble.make_safety(config, parts),
             safe_action=parts.kind.safe_action(parts.parameters),
             leash=assemble.leash(config, parts),
             recorder=self.recorder,

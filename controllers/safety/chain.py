@@ -22,12 +22,33 @@ from steadyhand.controllers.frames import (
 from steadyhand.controllers.protocols import SafetyFilter
 from steadyhand.controllers.reasons import ReasonCode
 from steadyhand.controllers.safety.limits import Limits, agree, all_finite, take
-from steadyhand.controllers.signals import Vector
+from steadyhand.controllers.signals import SignalSet, Vector
 
 Backup = Callable[[Observation, Vector], None]
 
 _ACTS = 1e-6
 """1/s: a row asking for more than this must have changed the command."""
+
+
+def bypassed(certified: Certified, sent: Sent, outputs: SignalSet) -> Fault | None:
+    """Did something else than the certified command go to the wire?
+
+    The certified command already is what the wire stores, so the two must be equal.
+
+    Returns:
+        The fault FILTER_BYPASS, or None if all is well or nothing was written.
+    """
+    if not sent.written or np.array_equal(sent.action, certified.action):
+        return None
+    differs = int(np.argmax(sent.action != certified.action))
+    name = outputs.names[differs]
+    return Fault(
+        ReasonCode.FILTER_BYPASS,
+        name,
+        float(sent.action[differs]),
+        float(certified.action[differs]),
+        f"{name}: what was written is not what was certified",
+    )
 
 
 class SafetyChain:
@@ -122,23 +143,3 @@ class SafetyChain:
             blend=1.0,
         )
         return Certified(action, report, faults + clipped)
-
-    def bypassed(self, certified: Certified, sent: Sent) -> Fault | None:
-        """Did something else than the certified command go to the wire?
-
-        The certified command already is what the wire stores, so the two must be equal.
-
-        Returns:
-            The fault FILTER_BYPASS, or None if all is well or nothing was written.
-        """
-        if not sent.written or np.array_equal(sent.action, certified.action):
-            return None
-        differs = int(np.argmax(sent.action != certified.action))
-        name = self.limits.outputs.names[differs]
-        return Fault(
-            ReasonCode.FILTER_BYPASS,
-            name,
-            float(sent.action[differs]),
-            float(certified.action[differs]),
-            f"{name}: what was written is not what was certified",
-        )
