@@ -91,8 +91,8 @@ class Feed:
         """When the source of the observations last showed life."""
         subscription = self._subscription
         if subscription is None or not subscription.proven or self.plant.numbered:
-            return self.plant.alive_s
-        return min(subscription.alive_s, self.plant.alive_s)
+            return self.plant.signs.alive_s
+        return min(subscription.alive_s, self.plant.signs.alive_s)
 
     def take_news(self) -> int:
         """1 once after each new image, else 0."""

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from steadyhand.adapters.opcua.tags import Freshness, Tag
-from steadyhand.adapters.opcua.wire import FIRST_SOUND_TICK, TICKS_PER_S, Samples
+from steadyhand.adapters.opcua.wire import EPOCH_1601_S, FIRST_SOUND_TICK, TICKS_PER_S, Samples
 from steadyhand.controllers.signals import Vector
 
 TICKS_PER_US = 10
@@ -33,6 +33,12 @@ class ServerClock:
     def ticks_at(self, now_s: float) -> int:
         """What it says at our monotonic time `now_s`."""
         return self.ticks + round((now_s - self.at_s) * TICKS_PER_S)
+
+    def offset_s(self, wall_s: float, now_s: float) -> float:
+        """How far it is ahead of our wall clock, which says `wall_s` at monotonic `now_s`."""
+        if self.ticks == 0:
+            return 0.0
+        return self.ticks_at(now_s) / TICKS_PER_S - EPOCH_1601_S - wall_s
 
     def monotonic(self, ticks: NDArray[np.int64]) -> Vector:
         """(n,) our monotonic time of stamps."""

@@ -1,7 +1,6 @@
 """The process image: what the adapter thread knows, and the frozen copy the loop reads."""
 
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass
 from math import inf, nan
 from threading import Condition
@@ -157,6 +156,3 @@ class Measurements:
             else ReasonCode.SAMPLE_BAD
         )
         return Fault(code, name, float(status), text=f"{name}: {status_name(status)}")
-
-
-MonotonicClock = Callable[[], float]

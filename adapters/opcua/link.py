@@ -61,6 +61,11 @@ class OpcUaLink:
         return 0 if self._worker is None else self._worker.connects
 
     @property
+    def clock_offset_s(self) -> float:
+        """The server's clock minus ours, measured as the link last came up; ages allow for it."""
+        return 0.0 if self._worker is None else self._worker.clock_offset_s
+
+    @property
     def overtaken(self) -> int:
         """How many commands a newer one replaced before they were sent."""
         return self._slot.replaced

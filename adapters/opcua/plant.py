@@ -8,7 +8,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from math import inf, isnan, nan
+from math import isnan, nan
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,7 @@ from steadyhand.adapters.opcua.outputs import Outputs
 from steadyhand.adapters.opcua.resolve import Resolved
 from steadyhand.adapters.opcua.session import LinkTimeoutError, Session, within
 from steadyhand.adapters.opcua.settings import OpcUaSettings
+from steadyhand.adapters.opcua.signs import Signs
 from steadyhand.adapters.opcua.tags import TagMap
 from steadyhand.adapters.opcua.wire import (
     EPOCH_1601_S,
@@ -37,23 +38,9 @@ from steadyhand.adapters.opcua.wire import (
 from steadyhand.controllers.errors import LinkError
 from steadyhand.controllers.frames import Fault, Source
 from steadyhand.controllers.reasons import ReasonCode
-from steadyhand.controllers.signals import Vector
 
-SERVER_STATES = (
-    "Running",
-    "Failed",
-    "NoConfiguration",
-    "Suspended",
-    "Shutdown",
-    "Test",
-    "CommunicationFault",
-    "Unknown",
-)
 _COHERENT_TRIES = 3
 """How often a torn image is read again before it waits for the next turn."""
-
-
-_NO_NUMBER = "the plant's image number cannot be read: no new image counts"
 
 
 class Plant:
@@ -94,17 +81,9 @@ class Plant:
         self.outputs = Outputs(tags, monotonic())
         self.measured = Measurements(tags, settings.future_tolerance_s)
         self.clock = ServerClock(0, monotonic())
-        self.alive_s = -inf
-        """When plant and server last showed life."""
-        self.sequence = nan
-        """Number of the plant's image as last seen, where it gives one."""
+        self.signs = Signs(tags, self._columns, resolved.kinds, settings, monotonic())
         self._image_number = nan
         """Number of the image that was last taken whole."""
-        self.granted = False
-        self.time_s = nan
-        self._beat = nan
-        self._beat_s = monotonic()
-        self._opened_s = monotonic()
         self._control_faults: tuple[Fault, ...] = ()
         self._write_faults: tuple[Fault, ...] = ()
 
@@ -142,7 +121,7 @@ class Plant:
     @property
     def witness(self) -> float:
         """The witness as last read; NaN when there is none."""
-        return self.sequence if self.numbered else self._beat
+        return self.signs.sequence if self.numbered else self.signs.beat
 
     # reading
 
@@ -179,7 +158,7 @@ class Plant:
         samples, ticks = await reader.read()
         now_s = self._now()
         if ticks > self.clock.ticks:
-            self.alive_s = now_s
+            self.signs.server_alive_s = now_s
         if ticks:
             self.clock = ServerClock(ticks, 0.5 * (asked_s + now_s))
         return samples, now_s
@@ -226,64 +205,20 @@ class Plant:
             raise LinkError(
                 f"{', '.join(missing)}: gone from the server: everything is verified anew"
             )
-        faults: list[Fault] = []
-        if values[0] != 0.0:
-            faults.append(_state_fault(values[0]))
-        faults += self._watch_heartbeat(values, now_s)
-        self._watch_grant(values)
-        if columns.plant_time >= 0:
-            self.time_s = self._plant_time(values[columns.plant_time])
-        else:
-            self.time_s = (now_s - self._opened_s) * self._settings.time_scale
-        if columns.sequence >= 0:
-            self.sequence = float(values[columns.sequence])
-            if isnan(self.sequence):
-                faults.append(Fault(ReasonCode.SAMPLE_BAD, "sequence", text=_NO_NUMBER))
+        signs = self.signs
+        faults = signs.absorb(values, now_s)
+        if not signs.grants:
+            self.outputs.forget()  # the plant has them back and may move them
         self.outputs.absorb(values[columns.outputs], values[columns.feedback])
         if not after_write:
             faults += self.outputs.contention()
         faults += self.outputs.not_following(now_s)
         self._control_faults = tuple(faults)
 
-    def _plant_time(self, value: float) -> float:
-        tag = self._tags.handshake.plant_time
-        assert tag is not None  # noqa: S101  (its column exists)
-        if self._kinds["plant_time"].name == "DateTime":
-            return value / TICKS_PER_S - EPOCH_1601_S
-        return value * tag.scale
-
-    def _watch_heartbeat(self, values: Vector, now_s: float) -> list[Fault]:
-        column = self._columns.plant_heartbeat
-        if column < 0:
-            return []
-        if values[column] != self._beat and not isnan(values[column]):
-            self._beat, self._beat_s = float(values[column]), now_s
-        silent_s, limit_s = now_s - self._beat_s, self._settings.heartbeat_timeout_s
-        if silent_s <= limit_s:
-            return []
-        self.alive_s = min(self.alive_s, self._beat_s)
-        self.granted = False
-        text = "the plant's heartbeat stands still: its program does not run"
-        return [Fault(ReasonCode.OBS_STALE, "plant_heartbeat", silent_s, limit_s, text)]
-
-    def _watch_grant(self, values: Vector) -> None:
-        column = self._columns.granted
-        granted = column < 0 or bool(values[column] != 0.0 and not isnan(values[column]))
-        beats = self._now() - self._beat_s <= self._settings.heartbeat_timeout_s
-        alive = self._columns.plant_heartbeat < 0 or beats
-        if not granted:
-            self.outputs.forget()  # the plant has them back and may move them
-        self.granted = granted and alive and values[0] == 0.0
-
     @property
     def faults(self) -> tuple[Fault, ...]:
         """Everything wrong now."""
         return self._control_faults + self._write_faults + self.measured.faults()
-
-    @property
-    def server_runs(self) -> bool:
-        """Does the server say it is running?"""
-        return not any(f.code is ReasonCode.SERVER_STATE for f in self._control_faults)
 
     # writing
 
@@ -363,12 +298,6 @@ def _wrapped(value: float, kind: WireType) -> float:
         return value % 2.0
     span = min(kind.high, 2.0**53) + 1.0
     return value % span
-
-
-def _state_fault(value: float) -> Fault:
-    known = 0 <= value < len(SERVER_STATES)
-    state = SERVER_STATES[int(value)] if known else "not readable"
-    return Fault(ReasonCode.SERVER_STATE, "", value, 0.0, f"the server's state is {state}")
 
 
 def _dropped(command: Command, late_s: float) -> Fault:

@@ -180,7 +180,7 @@ class Session:
     async def close(self, grace_s: float) -> None:
         """Log out within `grace_s`, then cut. Never raises, never waits longer."""
         if grace_s > 0 and self.alive:
-            with suppress(Exception):
+            with suppress(Exception, asyncio.CancelledError):
                 await within(grace_s, self._client.disconnect(), "disconnect")
         abort(self._client)
 

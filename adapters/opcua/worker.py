@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -24,6 +25,8 @@ from steadyhand.adapters.opcua.wire import WIRE_TYPES, WireType
 from steadyhand.controllers.errors import LinkError
 from steadyhand.controllers.frames import Fault, LinkState
 from steadyhand.controllers.reasons import ReasonCode
+
+_log = logging.getLogger(__name__)
 
 NO_SLOT_PAUSE_S = 30.0
 """Pause after the server had no session left: hammering would keep its slots full."""
@@ -60,7 +63,7 @@ class Worker:
         self._ready = asyncio.Event()
         """A command lies in the slot."""
         self._due = asyncio.Event()
-        """The plant has a new image."""
+        """Everything should be read now."""
         self._session_number = 0
         self._plant: Plant | None = None
         self._namespaces: dict[str, int] = {}
@@ -72,6 +75,8 @@ class Worker:
             WIRE_TYPES.get(tag.wire_type, WIRE_TYPES["Double"]) for tag in tags.outputs
         )
         """Wire types of the outputs; those left to the server are known once the link is up."""
+        self.clock_offset_s = 0.0
+        """The server's clock minus ours, measured as the link came up."""
         self.connects = 0
         """How often the link has come up."""
 
@@ -113,9 +118,19 @@ class Worker:
     # the adapter thread's side
 
     def _run(self) -> None:
-        with asyncio.Runner() as runner:
-            self._loop = runner.get_loop()
-            runner.run(self._main())
+        """The thread never dies of an error: it says so and starts over."""
+        while not self._stopping:
+            self._stop, self._ready, self._due = (asyncio.Event() for _ in range(3))
+            try:
+                with asyncio.Runner() as runner:
+                    self._loop = runner.get_loop()
+                    runner.run(self._main())
+            except Exception as error:  # noqa: BLE001  a bug of ours must not end the link silently
+                text = f"the link's thread failed and starts over: {type(error).__name__}: {error}"
+                _log.exception("the link's thread failed")
+                died = Fault(ReasonCode.TASK_DIED, text=text)
+                self._pin_down(LinkState.DOWN, (*self._standing, died))
+                time.sleep(self._settings.backoff_cap_s)
 
     async def _main(self) -> None:
         settings = self._settings
@@ -124,7 +139,9 @@ class Worker:
             connects = self.connects
             try:
                 await self._one_session()
-            except Exception as error:  # noqa: BLE001  whatever a server can provoke ends here
+            except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001
+                # whatever a server can provoke ends here; cancelled are only awaits inside the
+                # library, when it tears a connection down: this task itself is never cancelled
                 self._pin_down(LinkState.DOWN, (*self._standing, *_faults_of(error)))
                 if isinstance(error, ua.UaError) and "TooManySessions" in type(error).__name__:
                     pause_s = NO_SLOT_PAUSE_S
@@ -164,6 +181,12 @@ class Worker:
         plant = Plant(session, resolved, self._tags, self._settings, self._now, self._board.tell)
         await plant.pulse(whole=True)
         self._namespaces, self._kinds = resolved.namespaces, resolved.kinds
+        self.clock_offset_s = plant.clock.offset_s(time.time(), self._now())
+        if abs(self.clock_offset_s) > self._settings.clock_offset_limit_s:
+            _log.warning(
+                "the server's clock is %.1f s ahead of ours; ages are corrected for it",
+                self.clock_offset_s,
+            )
         return plant
 
     async def _work(self, session: Session, plant: Plant) -> None:
@@ -184,10 +207,15 @@ class Worker:
             asyncio.create_task(self._stop.wait(), name="stop"),
         ]
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        if self._stopping:
+            return
         for task in done:
-            task.result()
-        if not self._stopping:
-            raise LinkError("the link's own tasks ended: starting over")
+            if task.cancelled():
+                raise LinkError(f"the {task.get_name()} task was cancelled: starting over")
+            error = task.exception()
+            if error is not None:
+                raise error
+        raise LinkError("the link's own tasks ended: starting over")
 
     async def _write(self, plant: Plant, feed: Feed) -> None:
         """Send what lies in the slot, newest only."""
@@ -208,18 +236,18 @@ class Worker:
         """Show the newest state of the plant."""
         board, plant = self._board, feed.plant
         measured, flapping = plant.measured, self._flapping()
-        writable = plant.server_runs and not flapping
+        writable = plant.signs.runs and not flapping
         board.pin(
             replace(
                 board.snapshot,
                 sequence=board.snapshot.sequence + feed.take_news(),
-                time_s=plant.time_s,
+                time_s=plant.signs.time_s,
                 values=measured.values.copy(),
                 quality=measured.quality.copy(),
                 confirmed_s=measured.confirmed_s(feed.alive_s),
                 applied=plant.outputs.applied,
                 state=LinkState.UP,
-                granted=plant.granted,
+                granted=plant.signs.granted,
                 faults=(*self._standing, *flapping, *feed.faults, *plant.faults),
                 session=self._session_number if writable else 0,
             )
@@ -239,7 +267,7 @@ class Worker:
         )
 
 
-def _faults_of(error: Exception) -> tuple[Fault, ...]:
+def _faults_of(error: BaseException) -> tuple[Fault, ...]:
     if isinstance(error, VerificationError):
         return error.faults
     text = str(error) or type(error).__name__
@@ -256,7 +284,10 @@ async def _cancel_others() -> None:
     for task in others:
         task.cancel()
     if others:
-        await asyncio.wait(others, timeout=CLOSE_GRACE_S)
+        done, _ = await asyncio.wait(others, timeout=CLOSE_GRACE_S)
+        for task in done:  # one cause is enough: the others only say the same in other words
+            if not task.cancelled():
+                task.exception()
 
 
 def _quiet_library() -> None:

@@ -124,8 +124,13 @@ class Base:
     async def hang_up(self) -> None:
         await self.server.bserver.stop()
 
+    async def _end(self) -> None:
+        await self.server.iserver.stop()
+        for task in asyncio.all_tasks() - {asyncio.current_task()}:
+            task.cancel()
+
     def close(self) -> None:
-        self.call(self.server.iserver.stop())
+        self.call(self._end())
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join(5.0)
 

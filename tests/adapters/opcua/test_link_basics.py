@@ -13,6 +13,7 @@ def test_reads_and_writes_over_an_encrypted_channel(pki, opcua, drive) -> None:
     np.testing.assert_array_equal(observation.values, [1.0, 2.0, 3.0])
     np.testing.assert_array_equal(observation.quality, [Quality.GOOD] * 3)
     assert observation.granted
+    assert abs(driver.link.clock_offset_s) < 5.0
     assert ReasonCode.LINK_INSECURE not in {fault.code for fault in observation.faults}
     sent = driver.write(25.0, 1.5)
     assert sent.written

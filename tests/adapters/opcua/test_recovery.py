@@ -408,3 +408,43 @@ def test_a_chunk_that_announces_gigabytes_is_not_waited_for(opcua, drive, base) 
     assert took < 4.0
     assert driver.read().link is not LinkState.UP
     base.loop.call_soon_threadsafe(server.close)
+
+
+def test_a_bug_in_the_thread_is_told_and_does_not_end_the_link(opcua, drive, monkeypatch) -> None:
+    """The death of a task becomes an alarm and a restart, never silence."""
+    from steadyhand.adapters.opcua import worker
+
+    genuine = worker.Worker._main
+    failures = [RuntimeError("broken on purpose")]
+
+    async def breaks_once(self) -> None:
+        if failures:
+            raise failures.pop()
+        await genuine(self)
+
+    monkeypatch.setattr(worker.Worker, "_main", breaks_once)
+    server = opcua.server()
+    driver = drive(server.endpoint)
+    assert "broken on purpose" in driver.sees(ReasonCode.TASK_DIED).text
+    driver.up()
+    driver.write(5.0)
+    opcua.until(lambda: server.get("valve") == 5.0)
+
+
+def test_a_cancelled_await_inside_the_library_is_a_lost_link(opcua, drive) -> None:
+    """The library cancels what waits when it closes a channel: that must not end our thread."""
+    import asyncio
+
+    server = opcua.server()
+    driver = drive(server.endpoint).up()
+    connects = driver.link.connects
+    loop = driver.link._worker._loop
+
+    def cancel_readers() -> None:
+        for task in asyncio.all_tasks(loop):
+            if task.get_name() in ("read", "write"):
+                task.cancel()
+
+    loop.call_soon_threadsafe(cancel_readers)
+    opcua.until(lambda: driver.link.connects > connects)
+    driver.up()

@@ -203,6 +203,12 @@ def test_ages_are_measured_on_the_servers_clock(opcua) -> None:
     assert judge.confirmed_s(1000.5)[0] == pytest.approx(998.0)
 
 
+def test_the_offset_of_the_servers_clock_is_measured() -> None:
+    clock = ServerClock(to_ticks(STAMP), 1000.0)
+    assert clock.offset_s(STAMP.timestamp() - 300.0, 1000.0) == pytest.approx(300.0, abs=1e-3)
+    assert clock.offset_s(STAMP.timestamp() + 2.0, 1002.0) == pytest.approx(0.0, abs=1e-3)
+
+
 def test_life_confirms_only_what_may_be_confirmed(opcua) -> None:
     ticks = to_ticks(STAMP)
     clock = ServerClock(ticks, 1000.0)
