@@ -262,8 +262,8 @@ class Loop:
                 certified.action, self._sent.sequence, beat.now_s, written=False, faults=(fault,)
             )
         sent = self.parts.link.write(certified.action, source)
-        fault = bypassed(certified, sent, self.parts.link.outputs)
-        return sent if fault is None else replace(sent, faults=(*sent.faults, fault))
+        bypass = bypassed(certified, sent, self.parts.link.outputs)
+        return sent if bypass is None else replace(sent, faults=(*sent.faults, bypass))
 
     def _why(self, certified: Certified, wanted: Vector, proposal: Proposal) -> tuple[Fault, ...]:
         """Why the command is not the proposal as it came: no tick without a word on that."""

@@ -14,7 +14,7 @@ run whose beginning was purged is replayed from where it now begins, and the rep
 import hashlib
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf, nan
 from typing import Any, Protocol
 
@@ -126,11 +126,16 @@ class ReplayLink:
         return self._record.observation
 
     def write(self, action: Vector, source: Source) -> Sent:
-        """What the link did then, whatever is asked now; a difference shows in the command."""
-        del action, source
+        """What became of the command then: sent or not, with which faults.
+
+        Where it was sent, the present command takes the place of the recorded one, as it would
+        have on the wire; a difference shows in both.
+        """
+        del source
         if self._record is None or self._record.sent is None:
             return Sent(self._nothing, -1, nan, written=False)
-        return self._record.sent
+        sent = self._record.sent
+        return replace(sent, action=action) if sent.written else sent
 
     def release(self) -> None:
         """Nothing to release."""
