@@ -105,8 +105,8 @@ def bench_records(rounds: int = 20, calls: int = 20) -> RecordFigures:
         ConfigError: prometheus_client or orjson is not installed.
     """
     with tempfile.TemporaryDirectory() as directory:
-        usual_metrics, usual_record = _usual(Path(directory))
-        ours_metrics, ours_record, ours_store = _ours(Path(directory))
+        usual_metrics, usual_record = usual_ways(Path(directory))
+        ours_metrics, ours_record, ours_store = our_ways(Path(directory))
 
         def usual() -> None:
             for _ in range(BLOCK):
@@ -166,7 +166,8 @@ def _tick() -> _Tick:
     )
 
 
-def _ours(directory: Path) -> tuple[Callable[[], None], Callable[[], None], Callable[[], None]]:
+def our_ways(directory: Path) -> tuple[Callable[[], None], Callable[[], None], Callable[[], None]]:
+    """Metrics and record of one tick, and what the journal's thread does for `BLOCK` of them."""
     layout, tick, modes = _layout(), _tick(), _Modes()
     recorder = Recorder(layout, "c0ffee", "bench@1")
     metrics = Metrics(Identity("bench", "bench"), 900.0, ROWS)
@@ -188,8 +189,12 @@ def _ours(directory: Path) -> tuple[Callable[[], None], Callable[[], None], Call
     return (lambda: metrics.tick(tick, 0, modes)), record, store
 
 
-def _usual(directory: Path) -> tuple[Callable[[], None], Callable[[], None]]:
-    """What most would write: kept children, lists ready for the model made each tick."""
+def usual_ways(directory: Path) -> tuple[Callable[[], None], Callable[[], None]]:
+    """Metrics and record as most would write them: kept children, lists made each tick.
+
+    Raises:
+        ConfigError: prometheus_client or orjson is not installed.
+    """
     try:
         prometheus, orjson = import_module("prometheus_client"), import_module("orjson")
     except ImportError as error:

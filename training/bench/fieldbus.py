@@ -1,0 +1,86 @@
+"""Goal 7: the cyclic read over OPC UA, against a server in C."""
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from typing import Any
+
+from steadyhand.adapters.opcua.race import Race, read_race
+from steadyhand.controllers.errors import ConfigError
+from steadyhand.training.bench.goals import Check, Measured
+from steadyhand.training.bench.machine import realtime
+from steadyhand.training.bench.opcua_server import NAMESPACE
+from steadyhand.training.bench.turns import Setting
+
+BOUNDS = {20: 1 / 4, 100: 1 / 6}
+"""Tags → largest ratio to asyncua's `read_values`."""
+TAGS = 100
+CALLS_PER_ROUND = 50
+OURS, RIVAL = "cyclic read", "asyncua read_values"
+
+
+def measure(setting: Setting) -> Measured:
+    """Both sizes on one server; in the real-time class server and client share one core."""
+    races = {}
+    with realtime(setting.realtime), c_server() as endpoint:
+        for tags in BOUNDS:
+            names = [f"v{i}" for i in range(tags)]
+            races[tags] = read_race(endpoint, names, NAMESPACE, CALLS_PER_ROUND * setting.rounds)
+    tables = {f"{tags} tags": _rows(race, setting) for tags, race in races.items()}
+    checks = []
+    for tags, race in races.items():
+        title = f"{tags} tags"
+        checks += [
+            Check(f"{title}: {OURS} / {RIVAL}", race.ratio, BOUNDS[tags]),
+            Check(f"{title}: values that differ", float(not race.equal), 0.0),
+        ]
+    shares = ", ".join(f"{race.columns_share:.1%} of {tags}" for tags, race in races.items())
+    notes = [
+        "server: open62541 through the package o6, security None, a process of its own",
+        f"replies decoded as columns: {shares} tags",
+    ]
+    return Measured(tables, checks, notes)
+
+
+def _rows(race: Race, setting: Setting) -> list[dict[str, Any]]:
+    calls = CALLS_PER_ROUND * setting.rounds
+    return [
+        {"name": OURS, "p50_us": race.ours_us, "p99_us": race.ours_p99_us, "calls": calls},
+        {"name": RIVAL, "p50_us": race.library_us, "p99_us": race.library_p99_us, "calls": calls},
+    ]
+
+
+@contextmanager
+def c_server() -> Iterator[str]:
+    """Endpoint of a running server in C.
+
+    Raises:
+        ConfigError: the package is missing, or the server did not start.
+    """
+    if find_spec("o6") is None:
+        raise ConfigError(
+            "bench: goal 7 needs a server in C, the package o6: pip install 'steadyhand[bench]'"
+        )
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", f"{__package__}.opcua_server", str(port), str(TAGS)]
+    process = subprocess.Popen(  # noqa: S603  (our own module)
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env=dict(os.environ),
+        text=True,
+    )
+    try:
+        if process.stdout is None or not any(line == "ready\n" for line in process.stdout):
+            raise ConfigError(f"bench: the OPC UA server did not start on port {port}")
+        yield f"opc.tcp://127.0.0.1:{port}/"
+    finally:
+        process.kill()
+        process.wait()

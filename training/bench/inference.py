@@ -1,0 +1,69 @@
+"""Goal 1: one call of policy and critic."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from steadyhand.controllers.frames import Observation
+from steadyhand.controllers.policies.onnx import INPUT
+from steadyhand.runtime.bench_inference import GOAL_AT_64, GOAL_AT_256, tanh_policy
+from steadyhand.training.bench.goals import Check, Measured, faster
+from steadyhand.training.bench.graphs import sb3_model, weights_of
+from steadyhand.training.bench.turns import Setting, take_turns
+
+N_Y, N_U = 16, 7
+FLOOR_BOUND = 1.3
+SIZES = {64: (GOAL_AT_64, 1 / 20), 256: (GOAL_AT_256, 1 / 8)}
+"""Width → largest ratio to session.run(dict) and to stable-baselines3."""
+STEP, PROPOSE, BOUND = "step", "step, checked and framed", "bare bound call"
+DICT, SB3 = "session.run(dict)", "stable-baselines3 predict"
+
+
+def ways(hidden: int) -> tuple[dict[str, Callable[[], Any]], Callable[[], dict[str, Any]]]:
+    """The calls to time, and what each gives as an action (n_u,) when asked once.
+
+    Raises:
+        ImportError: a rival is not installed.
+    """
+    spec = tanh_policy(N_Y, N_U, hidden)
+    policy = spec.build()
+    values = np.random.default_rng(1).standard_normal(N_Y)
+    values32 = values.astype(np.float32)
+    frame = Observation(1, 0.0, values, np.zeros(N_Y), np.zeros(N_Y, np.int8), np.zeros(N_U))
+    session, feed = policy.session, {INPUT: values32[np.newaxis]}
+    rival = sb3_model(weights_of(spec), N_Y, N_U)
+
+    def answers() -> dict[str, Any]:
+        policy.run(values)
+        return {
+            STEP: policy.numbers[:N_U].copy(),
+            PROPOSE: policy.propose(frame).action,
+            DICT: session.run(["action"], feed)[0][0],
+            SB3: np.tanh(rival.predict(values32, deterministic=True)[0]),
+        }
+
+    return {
+        DICT: lambda: session.run(None, feed),
+        STEP: lambda: policy.run(values),
+        PROPOSE: lambda: policy.propose(frame),
+        BOUND: policy.run_bound,
+        SB3: lambda: rival.predict(values32, deterministic=True),
+    }, answers
+
+
+def measure(setting: Setting) -> Measured:
+    """Both widths, all ways."""
+    tables: dict[str, Any] = {}
+    checks: list[Check] = []
+    for hidden, (dict_bound, sb3_bound) in SIZES.items():
+        title = f"2x{hidden}"
+        rows = take_turns(ways(hidden)[0], setting)
+        tables[f"{N_Y} observations, {title}, {N_U} outputs"] = [r.data() for r in rows.values()]
+        checks += [
+            faster(title, rows[STEP], rows[DICT], dict_bound),
+            faster(title, rows[STEP], rows[SB3], sb3_bound),
+            faster(title, rows[STEP], rows[BOUND], FLOOR_BOUND),
+        ]
+    note = f"'{STEP}' leaves the numbers in its buffer; '{PROPOSE}' makes the frame of the record"
+    return Measured(tables, checks, [note])
