@@ -201,7 +201,7 @@ class ModeMachine:
         if not wanted or any(item not in self.latches for item in wanted):
             names = ", ".join(self.latches) or "nothing"
             raise RequestError(ReasonCode.ACK_DENIED, f"not latched; latched now: {names}")
-        still = [item for item in wanted if item in self._present]
+        still = [item for item in wanted if item in self._present - _GONE_WHEN_ACKNOWLEDGED]
         if still:
             text = f"still present: {', '.join(still)}; remove the cause first"
             self._note(ReasonCode.ACK_DENIED, text, actor)
@@ -369,5 +369,7 @@ class ModeMachine:
 
 
 _ALL_WELL = Fault(ReasonCode.OK)
+_GONE_WHEN_ACKNOWLEDGED = frozenset({ReasonCode.CRASH_LOOP})
+"""Codes whose cause ends with the acknowledgement itself: the policy's process is tried again."""
 _ON_A_LEASH = Fault(ReasonCode.MODE_REQUEST, text="limited: within reach of the heuristic")
 _NOTHING: frozenset[ReasonCode] = frozenset()

@@ -239,6 +239,8 @@ class PolicyProcess:
         if self._state is not WorkerState.CRASH_LOOP:
             return False
         self._acknowledged = True
+        # at once, so that the next tick does not find the loop of crashes again and latch it
+        self._state, self._why = WorkerState.RESTARTING, "acknowledged"
         os.eventfd_write(self._wake, 1)
         return True
 
@@ -354,9 +356,9 @@ class PolicyProcess:
             _drain(self._wake)
             if not self._acknowledged:
                 return
+        if self._acknowledged:
             self._acknowledged = False
             self._crashes.clear()
-            self._state, self._why = WorkerState.RESTARTING, "acknowledged"
         try:
             self._start()
         except (ModelError, OSError) as error:
