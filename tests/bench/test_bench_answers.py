@@ -30,9 +30,7 @@ def row(name, *rounds):
 def test_rows_take_turns(shortest):
     order = []
     take_turns({"a": lambda: order.append("a"), "b": lambda: order.append("b")}, shortest)
-    changes = [order[0]] + [
-        now for before, now in zip(order, order[1:], strict=False) if now != before
-    ]
+    changes = [name for name, _ in groupby(order)]
     assert changes == ["a", "b"] * 3  # once to warm up, then twice in turns
 
 

@@ -105,6 +105,7 @@ def measure(setting: Setting) -> Measured:
     notes = [
         f"{HOGS} busy processes of our own on {os.cpu_count()} cores",
         f"{ORDINARY}: {', '.join(ordinary)}",
+        "a tick that was skipped has no lateness: it counts as missed",
     ]
     if not permitted:
         notes.append("the real-time class is refused here: the weaker goal counts")
