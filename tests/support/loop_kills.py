@@ -1,0 +1,150 @@
+"""Kill a process of a running plant at a random moment and see what the plant saw of it."""
+
+import os
+import random
+import signal
+import time
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from steadyhand.runtime import chain
+from tests.support.loop_rig import Rig, judge, until
+
+KINDS = ("plant", "policy", "runtime")
+CLEAN_TICKS = 4
+"""Of the shipped configuration: ticks without a complaint before control comes back."""
+ENDS_TO_LATCH = 3
+"""So many ends of the policy's process in ten minutes, and it waits for a person."""
+
+
+def alive(pid: int) -> bool:
+    """Does this process still run? A dead one that nobody collected does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+@dataclass
+class Campaign:
+    """What came of the kills. Times are wall seconds, one entry per kill."""
+
+    kills: dict[str, int] = field(default_factory=lambda: dict.fromkeys(KINDS, 0))
+    plant_back_s: list[float] = field(default_factory=list)
+    """From the server's word that it listens to a controller that drives and beats."""
+    runtime_ticks_s: list[float] = field(default_factory=list)
+    """From the start of the process to its first finished tick."""
+    runtime_back_s: list[float] = field(default_factory=list)
+    """From the start of the process to a controller that drives and beats."""
+    policy_back_s: list[float] = field(default_factory=list)
+    """From the kill to another policy process that drives."""
+    stale_children: int = 0
+    """Policy processes that outlived their runtime."""
+    bad_writes: dict[str, int] = field(default_factory=dict)
+    """What the plant itself counted, while it lived."""
+    killed_at_wall_s: list[float] = field(default_factory=list)
+
+    def figures(self) -> dict[str, Any]:
+        """Counts and percentiles."""
+        made: dict[str, Any] = {"kills": {k: n for k, n in self.kills.items() if n}}
+        for name in ("plant_back_s", "runtime_ticks_s", "runtime_back_s", "policy_back_s"):
+            times = getattr(self, name)
+            if times:
+                made[name] = {
+                    label: round(float(np.percentile(times, share)), 3)
+                    for label, share in (("p50", 50), ("p95", 95), ("worst", 100))
+                }
+        made["policy_processes_left_behind"] = self.stale_children
+        made["counted_by_the_plant"] = self.bad_writes
+        return made
+
+
+class Killer:
+    """Kills parts of one rig, one after another, and waits for control to come back."""
+
+    def __init__(self, rig: Rig, seed: int, patience_s: float = 60.0) -> None:
+        self.rig = rig
+        self.done = Campaign()
+        self._random = random.Random(seed)
+        self._patience_s = patience_s
+        self._starts = 1
+        self._ends = 0
+        """Of the policy's process, since the runtime or an acknowledgement began anew."""
+
+    def kill(self, kind: str) -> None:
+        """One kill at a random phase of the tick, and the way back."""
+        time.sleep(self._random.uniform(0.0, 3.0 * self.rig.period_s))
+        getattr(self, f"_{kind}")()
+        self.done.kills[kind] += 1
+
+    def finish(self) -> dict[str, Any]:
+        """Stop both in order, then compare the plant's log with the journal."""
+        self._count_bad()
+        assert self.rig.stop_runtime() == 0
+        assert self.rig.plant is not None
+        self.rig.plant.stop()
+        verified = chain.verify(self.rig.journal)
+        assert verified.ok, chain.describe_problem(verified)
+        found = judge(self.rig, tuple(self.done.killed_at_wall_s), self._starts)
+        return self.done.figures() | {"compared_with_the_journal": asdict(found)}
+
+    def _plant(self) -> None:
+        rig = self.rig
+        assert rig.plant is not None
+        self._count_bad()
+        rig.plant.kill()
+        time.sleep(self._random.uniform(0.0, 4.0 * rig.period_s))
+        rig.start_plant()
+        self.done.plant_back_s.append(rig.wait_in_control(self._patience_s))
+
+    def _policy(self) -> None:
+        rig = self.rig
+        before = rig.policy_pid()
+        assert before is not None
+        beat = rig.truth()["heartbeat"]
+        started = time.monotonic()
+        os.kill(before, signal.SIGKILL)
+        until(lambda: rig.truth()["heartbeat"] != beat, self._patience_s, "a heartbeat")
+        assert rig.in_control(), "the heuristic drives at once"
+        self._ends += 1
+        if self._ends == ENDS_TO_LATCH:
+            self._ends = 0
+            until(
+                lambda: "CRASH_LOOP" in rig.status().get("latched", ()),
+                self._patience_s,
+                "a crash loop",
+            )
+            assert rig.ask("ack")["acknowledged"]
+
+        def back() -> bool:
+            return rig.policy_pid() not in (before, None) and rig.status().get("source") == "policy"
+
+        until(back, self._patience_s, "the policy drives")
+        self.done.policy_back_s.append(time.monotonic() - started)
+
+    def _runtime(self) -> None:
+        rig = self.rig
+        assert rig.runtime is not None
+        child = rig.policy_pid()
+        self.done.killed_at_wall_s.append(time.time())
+        rig.runtime.kill()
+        rig.runtime.wait()
+        until(lambda: not rig.truth()["controlled"], self._patience_s, "the plant's own control")
+        if child is not None and alive(child):
+            time.sleep(0.5)
+            self.done.stale_children += alive(child)
+        started = time.monotonic()
+        rig.start_runtime()
+        self._starts, self._ends = self._starts + 1, 0
+        until(rig.status, self._patience_s, "a finished tick")
+        self.done.runtime_ticks_s.append(time.monotonic() - started)
+        rig.wait_in_control(self._patience_s)
+        self.done.runtime_back_s.append(time.monotonic() - started)
+
+    def _count_bad(self) -> None:
+        counts = self.rig.truth()["writes"]
+        for name, count in counts.items():
+            self.done.bad_writes[name] = self.done.bad_writes.get(name, 0) + count
