@@ -20,7 +20,7 @@ RESULTS = Path(__file__).parent / "results" / "hostile.json"
 COMMAND = "python -m pytest -m slow --timeout 7200 tests/loop/test_hostile.py"
 SLOW_TICKS = 100_000
 HARMLESS_UNFILTERED = {"not_a_number"}
-"""What the limits alone stop: they let no number out that is none, and the loop goes to safe."""
+"""For a while: no number goes out that is none, so the safe set-point drives, unwatched."""
 
 
 def unbroken(found):
@@ -59,7 +59,7 @@ def test_hostile_campaign():
         found = attack(policy, SLOW_TICKS, seed=number, days=300)
         unbroken(found)
         bare = attack(policy, SLOW_TICKS, filtered=False, seed=number, days=300)
-        assert (sum(bare.broken.values()) == 0) == (policy in HARMLESS_UNFILTERED)
+        assert sum(bare.broken.values()) > 0
         row = asdict(found)
         del row["unexplained"], row["filtered"]
         rows.append({**row, "without_filter": {"broken": bare.broken, "worst": bare.worst}})
