@@ -1,10 +1,112 @@
-"""What `training` adds to the command line; found through the entry point `steadyhand.commands`."""
+"""Training's part of the command line: `train`, `export`, `evaluate`, `study`."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated
 
 import typer
+from rich.console import Console
+from rich.table import Table
 
-from steadyhand.training.studies.commands import app as studies
+Seed = Annotated[int, typer.Option(min=0, help="Same seed, same weights.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print data instead of text.")]
+PlantName = Annotated[str, typer.Argument(help="Name of the plant: thermal_storage.")]
+Weights = Annotated[Path, typer.Option(help="Where the trained weights are kept.", dir_okay=False)]
+Key = Annotated[
+    Path,
+    typer.Option(help="Private key that signs; made when absent.", dir_okay=False),
+]
+Folder = Annotated[
+    Path, typer.Option(help="Folder of the bundle and its trusted keys/.", file_okay=False)
+]
+
+_WEIGHTS = Path("out/thermal_storage.pt")
+_KEY = Path("var/keys/local.key.pem")
+_FOLDER = Path("configs/thermal_storage")
 
 
 def register(app: typer.Typer) -> None:
-    """Add the commands of this room to the one CLI."""
-    app.add_typer(studies, name="study")
+    """Add the commands to the one command line."""
+    from steadyhand.training.studies.commands import app as study_app
+
+    app.command()(train)
+    app.command("export")(export_command)
+    app.command()(evaluate)
+    app.add_typer(study_app, name="study")
+
+
+def train(
+    plant: PlantName = "thermal_storage",
+    seed: Seed = 0,
+    weights: Weights = _WEIGHTS,
+    folder: Folder = _FOLDER,
+    key: Key = _KEY,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Seconds, to see it work; good for nothing else.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Make a controller from nothing: train, judge, export, sign."""
+    from steadyhand.training.thermal_release import release, train_and_save
+
+    _only_thermal(plant)
+    stages = train_and_save(weights, seed, quick)
+    data = release(weights, folder, key, stages, quick)
+    _show(data, as_json)
+
+
+def export_command(
+    plant: PlantName = "thermal_storage",
+    weights: Weights = _WEIGHTS,
+    folder: Folder = _FOLDER,
+    key: Key = _KEY,
+    as_json: AsJson = False,
+) -> None:
+    """Judge, export and sign weights that were trained before."""
+    from steadyhand.training.thermal_release import release
+
+    _only_thermal(plant)
+    _show(release(weights, folder, key, {}, quick=False), as_json)
+
+
+def evaluate(
+    bundle: Annotated[Path, typer.Argument(help="Controller bundle.", dir_okay=False)] = (
+        _FOLDER / "thermal_storage.shb"
+    ),
+    trusted: Annotated[Path, typer.Option(help="Folder of public keys.", file_okay=False)] = (
+        _FOLDER / "keys"
+    ),
+    as_json: AsJson = False,
+) -> None:
+    """Run a bundle behind the safety filter on the held-out days, beside the rules."""
+    from steadyhand.training.thermal_release import evaluate_bundle
+
+    data = evaluate_bundle(bundle, trusted)
+    if as_json:
+        sys.stdout.write(json.dumps(data, indent=2, allow_nan=False) + "\n")
+        return
+    table = Table("controller", "above the optimum", "violations", "filter changed")
+    rows = {"this bundle": data["policy"], **data["rules"]}
+    for name, row in rows.items():
+        broken = sum(row["violations"].values())
+        share = f"{100.0 * row['filter_changed_share']:.1f} %"
+        table.add_row(name, f"{row['gap_percent']:+.2f} %", str(broken), share)
+    Console().print(table)
+
+
+def _only_thermal(plant: str) -> None:
+    from steadyhand.controllers.errors import ConfigError
+
+    if plant != "thermal_storage":
+        raise ConfigError(f"no recipe for plant {plant!r}; there is: thermal_storage")
+
+
+def _show(data: dict[str, object], as_json: bool) -> None:
+    if as_json:
+        sys.stdout.write(json.dumps(data, indent=2, allow_nan=False) + "\n")
+        return
+    table = Table("", "")
+    for name, value in data.items():
+        table.add_row(name, f"{value:.4g}" if isinstance(value, float) else str(value))
+    Console().print(table)

@@ -1,0 +1,43 @@
+"""One line per training stage on the terminal; silent when nobody watches."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """One bar. `advance` moves it and shows the newest number."""
+
+    progress: Progress
+    task: TaskID
+
+    def advance(self, note: str = "", steps: int = 1) -> None:
+        """Move by `steps` and show `note` behind the bar."""
+        self.progress.update(self.task, advance=steps, note=note)
+
+
+@contextmanager
+def stage(title: str, total: int, console: Console | None = None) -> Iterator[Stage]:
+    """Show a bar of `total` steps while the block runs (on standard error)."""
+    columns = (
+        TextColumn("[bold]{task.description:<28}"),
+        BarColumn(bar_width=24),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[note]}"),
+    )
+    with Progress(*columns, console=console or Console(stderr=True)) as progress:
+        yield Stage(progress, progress.add_task(title, total=total, note=""))
