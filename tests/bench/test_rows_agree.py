@@ -91,8 +91,9 @@ def test_modelling_layers_solve_the_same_problem(name, package, violation, worse
 @pytest.mark.parametrize("hidden", [8])
 def test_ways_to_ask_the_policy_agree(hidden):
     pytest.importorskip("stable_baselines3")
-    answers = inference.ways(hidden)[1]()
-    for name in (inference.PROPOSE, inference.DICT, inference.SB3):
+    with inference.ways(hidden) as (_, ask):
+        answers = ask()
+    for name in (inference.PROPOSE, inference.PROCESS, inference.DICT, inference.SB3):
         assert answers[name] == pytest.approx(answers[inference.STEP], abs=1e-5), name
     assert np.ptp(answers[inference.STEP]) > 0.01
 

@@ -1,6 +1,7 @@
 """Goal 1: one call of policy and critic."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -8,6 +9,7 @@ import numpy as np
 from steadyhand.controllers.frames import Observation
 from steadyhand.controllers.policies.onnx import INPUT
 from steadyhand.runtime.bench_inference import GOAL_AT_64, GOAL_AT_256, tanh_policy
+from steadyhand.runtime.worker import PolicyProcess
 from steadyhand.training.bench.goals import Check, Measured, faster
 from steadyhand.training.bench.graphs import sb3_model, weights_of
 from steadyhand.training.bench.turns import Setting, take_turns
@@ -17,10 +19,16 @@ FLOOR_BOUND = 1.3
 SIZES = {64: (GOAL_AT_64, 1 / 20), 256: (GOAL_AT_256, 1 / 8)}
 """Width → largest ratio to session.run(dict) and to stable-baselines3."""
 STEP, PROPOSE, BOUND = "step", "step, checked and framed", "bare bound call"
+PROCESS = "step, checked and framed, in a child process"
+DEADLINE_S = 1.0
+"""Of the child: far beyond what is measured, so that no call is cut short."""
 DICT, SB3 = "session.run(dict)", "stable-baselines3 predict"
 
 
-def ways(hidden: int) -> tuple[dict[str, Callable[[], Any]], Callable[[], dict[str, Any]]]:
+@contextmanager
+def ways(
+    hidden: int,
+) -> Iterator[tuple[dict[str, Callable[[], Any]], Callable[[], dict[str, Any]]]]:
     """The calls to time, and what each gives as an action (n_u,) when asked once.
 
     Raises:
@@ -33,23 +41,30 @@ def ways(hidden: int) -> tuple[dict[str, Callable[[], Any]], Callable[[], dict[s
     frame = Observation(1, 0.0, values, np.zeros(N_Y), np.zeros(N_Y, np.int8), np.zeros(N_U))
     session, feed = policy.session, {INPUT: values32[np.newaxis]}
     rival = sb3_model(weights_of(spec), N_Y, N_U)
+    child = PolicyProcess(spec, deadline_s=DEADLINE_S)
 
     def answers() -> dict[str, Any]:
         policy.run(values)
         return {
             STEP: policy.numbers[:N_U].copy(),
             PROPOSE: policy.propose(frame).action,
+            PROCESS: child.propose(frame).action,
             DICT: session.run(["action"], feed)[0][0],
             SB3: np.tanh(rival.predict(values32, deterministic=True)[0]),
         }
 
-    return {
+    calls: dict[str, Callable[[], Any]] = {
         DICT: lambda: session.run(None, feed),
         STEP: lambda: policy.run(values),
         PROPOSE: lambda: policy.propose(frame),
+        PROCESS: lambda: child.propose(frame),
         BOUND: policy.run_bound,
         SB3: lambda: rival.predict(values32, deterministic=True),
-    }, answers
+    }
+    try:
+        yield calls, answers
+    finally:
+        child.close()
 
 
 def measure(setting: Setting) -> Measured:
@@ -58,7 +73,8 @@ def measure(setting: Setting) -> Measured:
     checks: list[Check] = []
     for hidden, (dict_bound, sb3_bound) in SIZES.items():
         title = f"2x{hidden}"
-        rows = take_turns(ways(hidden)[0], setting)
+        with ways(hidden) as (calls, _):
+            rows = take_turns(calls, setting)
         tables[f"{N_Y} observations, {title}, {N_U} outputs"] = [r.data() for r in rows.values()]
         checks += [
             faster(title, rows[STEP], rows[DICT], dict_bound),

@@ -136,3 +136,7 @@ def markdown(report: dict[str, Any]) -> str:
             lines.append(f"| {' | '.join(cells)} |")
             title = ""
     return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    sys.stdout.write(markdown(json.loads(Path(sys.argv[1]).read_text())))
