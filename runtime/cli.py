@@ -16,6 +16,7 @@ from rich.table import Table
 from steadyhand.controllers.errors import (
     BundleError,
     ConfigError,
+    JournalError,
     LinkError,
     RequestError,
     SteadyhandError,
@@ -60,7 +61,10 @@ def run(
     """Run the loop until SIGTERM or Ctrl-C, then hand the plant back."""
     from steadyhand.runtime.service import serve
 
-    serve(config, max_ticks)
+    try:
+        serve(config, max_ticks)
+    except JournalError as error:  # another one runs this plant, or nothing can be recorded
+        fail(error, EXIT_CONFIG)
 
 
 @app.command("check")
