@@ -225,9 +225,12 @@ class Loop:
 
     def _propose(self, observation: Observation) -> Proposal:
         """Ask the policy, unless nobody wants to know or there is nothing to look at."""
-        if self.parts.modes.mode is Mode.OFF or observation.link is not LinkState.UP:
+        off = self.parts.modes.mode is Mode.OFF or observation.link is not LinkState.UP
+        if off or not np.isfinite(observation.values).all():
+            # a sensor that fails is not the policy's fault, and must not latch as one
+            text = "" if off else "not asked: a measurement is not finite"
             n_u = len(self.parts.link.outputs)
-            return Proposal(np.full(n_u, np.nan), ProposalStatus.ABSENT)
+            return Proposal(np.full(n_u, np.nan), ProposalStatus.ABSENT, text=text)
         return self.parts.policy.propose(observation)
 
     def _wanted(
