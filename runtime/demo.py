@@ -11,7 +11,9 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import dataclass, field
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +88,9 @@ def run_demo(plant: str, out: Path, as_json: bool) -> int:
         )
         process = start_plant(folder, restart=0)
         process.side.call("pause", on=True)
+        # heuristics and optimum on the same weather, worked out beside the show
+        worker = ProcessPoolExecutor(1, mp_context=get_context("spawn"))
+        yard_ahead = worker.submit(_yardsticks, spec)
         stage = None
         interrupted = False
         try:
@@ -93,18 +98,18 @@ def run_demo(plant: str, out: Path, as_json: bool) -> int:
             console.print("starting the runtime: bundle verified, known answers replayed")
             runtime = start_runtime(folder, config)
             stage = Stage(folder, process, runtime)
-            console.print("computing what heuristics and the perfect-foresight optimum would cost")
-            yard = yardsticks(kind, thermal_storage_scenario(spec))
             wait_until_up(stage)
             stage.plant.side.call("pause", on=False)
-            interrupted = watch(stage, kind, yard, console)
+            interrupted = watch(stage, kind, yard_ahead, console)
             truth = stage.truth()
+            yard = yard_ahead.result()
         finally:
             if stage is not None:
                 stop_runtime(stage.runtime)
                 stage.plant.stop()
             else:
                 process.stop()
+            worker.shutdown(cancel_futures=True)
         result = summary(kind, stage, truth, yard, interrupted)
     picture = out / "demo.png"
     draw(result, yard, picture)
@@ -116,6 +121,11 @@ def run_demo(plant: str, out: Path, as_json: bool) -> int:
         console.print(*tables(result))
         console.print(f"picture: {picture}   data: {out / 'demo.json'}")
     return 0 if result["violations"]["controller"] == 0 else 1
+
+
+def _yardsticks(spec: RunSpec) -> Yardstick:
+    """In a process of its own."""
+    return yardsticks(plant_kind(spec.plant), thermal_storage_scenario(spec))
 
 
 def start_plant(folder: Path, restart: int) -> PlantProcess:
@@ -196,7 +206,7 @@ TROUBLES = (
 )
 
 
-def watch(stage: Stage, kind: PlantKind, yard: Yardstick, console: Console) -> bool:
+def watch(stage: Stage, kind: PlantKind, yard: "Future[Yardstick]", console: Console) -> bool:
     """Show the run until the scenario ends; returns whether a person interrupted it."""
     waiting = list(TROUBLES)
     said: list[str] = []
@@ -220,16 +230,24 @@ def watch(stage: Stage, kind: PlantKind, yard: Yardstick, console: Console) -> b
 
 
 def view(
-    now: dict[str, Any], truth: dict[str, Any], yard: Yardstick, said: list[str], kind: PlantKind
+    now: dict[str, Any],
+    truth: dict[str, Any],
+    yard_ahead: "Future[Yardstick]",
+    said: list[str],
+    kind: PlantKind,
 ) -> Group:
     """The live table."""
     hour = truth["time_s"] % DAY_S / HOUR_S
     day = int(truth["time_s"] // DAY_S) + 1
     money = Table(show_header=False, title=f"{kind.title}: day {day}, {hour:05.2f} h")
-    tick = min(int(truth["time_s"] // 900.0), len(yard.optimum) - 1)
     money.add_row("cost so far", f"{truth['cost']:8.2f} $")
-    money.add_row(f"best heuristic ({yard.best})", f"{yard.heuristics[yard.best][tick]:8.2f} $")
-    money.add_row("optimum (perfect foresight)", f"{yard.optimum[tick]:8.2f} $")
+    if yard_ahead.done():
+        yard = yard_ahead.result()
+        tick = min(int(truth["time_s"] // 900.0), len(yard.optimum) - 1)
+        money.add_row(f"best heuristic ({yard.best})", f"{yard.heuristics[yard.best][tick]:8.2f} $")
+        money.add_row("optimum (perfect foresight)", f"{yard.optimum[tick]:8.2f} $")
+    else:
+        money.add_row("heuristic and optimum", "being worked out")
     for text in said[-3:]:
         money.add_row("trouble", text)
     parts: list[Any] = [money]
