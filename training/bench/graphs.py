@@ -1,5 +1,6 @@
 """The benches' policy in other frameworks: the same weights, so that every row answers alike."""
 
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -30,20 +31,19 @@ def sb3_model(weights: Weights, n_y: int, n_u: int) -> Any:  # noqa: ANN401  (no
     Raises:
         ImportError: stable-baselines3 is not installed.
     """
-    import gymnasium
     import torch
-    from stable_baselines3 import PPO
 
-    class Still(gymnasium.Env[Any, Any]):
-        """Spaces and nothing else: it is never stepped."""
-
-        observation_space = gymnasium.spaces.Box(-10.0, 10.0, (n_y,), np.float32)
-        action_space = gymnasium.spaces.Box(-100.0, 100.0, (n_u,), np.float32)
-
+    gymnasium: Any = import_module("gymnasium")
+    ppo: Any = import_module("stable_baselines3").PPO
+    spaces = {  # all that is asked of a world that is never stepped
+        "observation_space": gymnasium.spaces.Box(-10.0, 10.0, (n_y,), np.float32),
+        "action_space": gymnasium.spaces.Box(-100.0, 100.0, (n_u,), np.float32),
+    }
+    world = type("World", (gymnasium.Env,), spaces)()
     torch.set_num_threads(1)
     hidden = weights["W_p1"].shape[0]
-    model = PPO(
-        "MlpPolicy", Still(), policy_kwargs={"net_arch": [hidden, hidden]}, device="cpu", n_steps=64
+    model = ppo(
+        "MlpPolicy", world, policy_kwargs={"net_arch": [hidden, hidden]}, device="cpu", n_steps=64
     )
     first = weights["W_p0"] * weights["inverse"][:, np.newaxis]
     folded = {
