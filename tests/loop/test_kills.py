@@ -15,7 +15,7 @@ RESULTS = Path(__file__).parent / "results" / "kills.json"
 COMMAND = "python -m pytest -m slow --timeout 14400 tests/loop/test_kills.py"
 SLOW_KILLS = 200
 OFTEN = {"clean_ticks: 4": "clean_ticks: 4\n  max_raises: 1000000"}
-"""A day of the plant lasts 20 s here: control may come and go more often than a person bears."""
+"""A day of the plant lasts 38 s here: control may come and go more often than a person bears."""
 
 
 def nothing_wrong(result):
@@ -33,7 +33,7 @@ def nothing_wrong(result):
 
 
 def test_any_part_may_be_killed_at_any_moment(rig):
-    made = rig(changes=OFTEN)
+    made = rig(time_scale=2250.0, changes=OFTEN)
     made.start_runtime()
     made.wait_in_control()
     order = [*KINDS, *KINDS, *KINDS, "policy", "policy", "policy"]
@@ -49,7 +49,7 @@ def test_any_part_may_be_killed_at_any_moment(rig):
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_kill_campaign(rig, kind):
-    made = rig(changes=OFTEN)
+    made = rig(time_scale=2250.0, changes=OFTEN)
     made.start_runtime()
     made.wait_in_control()
     killer = Killer(made, seed=KINDS.index(kind))

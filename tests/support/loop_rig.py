@@ -40,12 +40,17 @@ TRUST = {
 }
 
 
-def until(condition: Callable[[], Any], patience_s: float = 60.0, what: str = "it") -> float:
-    """Wait until true; returns how long that took."""
+def until(
+    condition: Callable[[], Any],
+    patience_s: float = 60.0,
+    what: str = "it",
+    instead: Callable[[], Any] = lambda: "",
+) -> float:
+    """Wait until true; returns how long that took. `instead` tells what is there if it is not."""
     started = time.monotonic()
     while not condition():
         if time.monotonic() - started > patience_s:
-            raise AssertionError(f"{what}: not within {patience_s} s")
+            raise AssertionError(f"{what}: not within {patience_s} s; instead: {instead()}")
         time.sleep(0.01)
     return time.monotonic() - started
 
@@ -237,10 +242,18 @@ class Rig:
                 found.append(int(status.parent.name))
         return found[0] if found else None
 
+    def story(self) -> str:
+        """Everything that may tell why the controller does not drive."""
+        now = self.status()
+        shown = ("tick", "mode", "source", "cause", "link", "granted", "gate", "latched", "faults")
+        parts = [f"{name}={now.get(name)}" for name in shown]
+        ended = None if self.runtime is None else self.runtime.poll()
+        return " ".join([*parts, f"ended={ended}", self.said.read_text()[-600:]])
+
     def wait_in_control(self, patience_s: float = 60.0) -> float:
         """Until the controller drives and its heart beats; returns how long that took."""
         started = time.monotonic()
-        until(self.in_control, patience_s, f"in control; {self.said.read_text()[-600:]}")
+        until(self.in_control, patience_s, "in control", self.story)
         beat = self.truth()["heartbeat"]
         until(lambda: self.truth()["heartbeat"] != beat, patience_s, "a heartbeat")
         return time.monotonic() - started
