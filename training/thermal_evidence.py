@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from steadyhand.controllers.catalogue import PlantKind
 from steadyhand.controllers.errors import ModelError
+from steadyhand.controllers.frames import Observation, Proposal
 from steadyhand.controllers.plants.thermal_storage import ThermalStorage
 from steadyhand.controllers.plants.thermal_storage_optimum import (
     END_VALUE_PER_KWH,
@@ -23,6 +24,7 @@ from steadyhand.controllers.plants.thermal_storage_optimum import (
 )
 from steadyhand.controllers.plants.thermal_storage_scenario import (
     CALIBRATION_SEEDS,
+    REFERENCE_SEASON,
     THRESHOLD_SEEDS,
     TICKS_PER_DAY,
     Scenario,
@@ -50,6 +52,8 @@ Array = NDArray[np.float64]
 
 TEST_SEEDS: Final = range(10_500, 10_540)
 SHIFTED_SEASONS: Final = ("heat_wave", "mild")
+_CHUNK = 48
+"""Episodes solved at once: bounds the memory of the tables."""
 NOVELTY_FEATURES: Final = (
     "cooling_load_kw",
     "outdoor_temperature_degc",
@@ -63,16 +67,20 @@ NOVELTY_FEATURES: Final = (
 class Size:
     """How much is measured."""
 
-    calibration: int = 64
-    threshold: int = 64
+    calibration: int = 96
+    threshold: int = 192
     test: int = 40
     shifted: int = 16
     held_out: int = 6
     epsilons: tuple[float, ...] = (0.01, 0.02, 0.05, 0.1, 0.15, 0.2)
     """Shares of failures that may be promised, best first."""
+    availability: float = 0.9
+    """Least share of nominal ticks that the promise must leave to the policy."""
 
 
-SMALL = Size(calibration=4, threshold=4, test=2, shifted=2, held_out=1, epsilons=(0.99,))
+SMALL = Size(
+    calibration=4, threshold=4, test=2, shifted=2, held_out=1, epsilons=(0.99,), availability=0.0
+)
 """For tests: too little data to promise anything."""
 
 
@@ -159,6 +167,7 @@ def fit_trust(decision: Decision, plant: ThermalStorage, recipe: Recipe, size: S
             period_s=period,
             ticks_per_day=TICKS_PER_DAY,
             epsilons=size.epsilons,
+            availability=size.availability,
             **smoothing,
         )
         if choice is None:
@@ -168,7 +177,7 @@ def fit_trust(decision: Decision, plant: ThermalStorage, recipe: Recipe, size: S
             )
         bar.advance(f"theta {choice.theta_off:.2f}")
         columns = [plant.observations.index(name) for name in NOVELTY_FEATURES]
-        seen, later = (_rows(rollout)[:, columns] for rollout in (nominal, other))
+        seen, later = nominal[:, columns], other[:, columns]
         novelty = fit_novelty(seen, later, NOVELTY_FEATURES)
         evidence: dict[str, Any] = {
             "event": {
@@ -191,13 +200,13 @@ def fit_trust(decision: Decision, plant: ThermalStorage, recipe: Recipe, size: S
             ("test", recipe.season, TEST_SEEDS[: size.test]),
             *((season, season, TEST_SEEDS[: size.shifted]) for season in SHIFTED_SEASONS),
         ):
-            rollout, judged = _judged(decision, plant, care, seeds, season)
+            rows, judged = _judged(decision, plant, care, seeds, season)
             p = probabilities(calibrator, judged.logit)
             evidence[name] = {
                 **report(p, judged.event, judged.logit),
                 "share_accepted": float((p >= choice.theta_off).mean()),
                 "failures_in_accepted": _failures(p >= choice.theta_off, judged.event),
-                "novelty_alarm_share": _alarms(novelty, plant, rollout),
+                "novelty_alarm_share": _alarms(novelty, plant, rows),
             }
             bar.advance(f"{name}: ECE {evidence[name]['ece']:.3f}")
     data = {
@@ -206,9 +215,16 @@ def fit_trust(decision: Decision, plant: ThermalStorage, recipe: Recipe, size: S
             "settings": {"theta_off": choice.theta_off, "theta_on": choice.theta_on, **smoothing},
         },
         "novelty": novelty,
-        "gate": {"dwell_s": 3.0 * horizon_s, "minimum_stay_s": 5.0 * horizon_s},
+        # The smoothing already looks back over a quarter of the horizon and rises slowly; the
+        # number of changes a day is bounded besides.
+        "gate": {
+            "dwell_s": horizon_s / 3.0,
+            "minimum_stay_s": horizon_s / 2.0,
+            "max_switches": 12,
+            "switch_window_s": 86_400.0,
+        },
     }
-    return Trust(data, evidence, _rows(nominal))
+    return Trust(data, evidence, nominal)
 
 
 def _judged(
@@ -216,17 +232,21 @@ def _judged(
     plant: ThermalStorage,
     care: CareSettings,
     seeds: range,
-    season: str = "hot_weeks",
-) -> tuple[Rollout, Judged]:
-    """Deterministic roll-out of some episodes with logits and events."""
-    scenario = generate_batch(seeds, season=season)
-    teacher = Teacher.solve(plant, scenario)
-    rollout = collect(decision, environment(plant, scenario))
-    event = events(rollout, teacher, care)
-    with torch.no_grad():
-        judged = decision.critic(rollout.features, torch.tanh(rollout.raw))
-    logit = judged.confidence_logit.numpy().astype(np.float64)[: len(event)]
-    return rollout, Judged(logit, event)
+    season: str = REFERENCE_SEASON,
+) -> tuple[Array, Judged]:
+    """Observations (n, n_y), logits and events of some episodes, run without exploration."""
+    rows, logits, happened = [], [], []
+    for first in range(0, len(seeds), _CHUNK):
+        scenario = generate_batch(seeds[first : first + _CHUNK], season=season)
+        rollout = collect(decision, environment(plant, scenario))
+        event = events(rollout, Teacher.solve(plant, scenario), care)
+        with torch.no_grad():
+            judged = decision.critic(rollout.features, torch.tanh(rollout.raw))
+        logits.append(judged.confidence_logit.numpy().astype(np.float64)[: len(event)])
+        happened.append(event)
+        rows.append(_rows(rollout))
+    judgement = Judged(np.concatenate(logits, axis=1), np.concatenate(happened, axis=1))
+    return np.concatenate(rows), judgement
 
 
 def _rows(rollout: Rollout) -> Array:
@@ -238,17 +258,14 @@ def _failures(accepted: NDArray[np.bool_], event: NDArray[np.bool_]) -> float | 
     return float((~event[accepted]).mean()) if accepted.any() else None
 
 
-def _alarms(novelty: dict[str, Any], plant: ThermalStorage, rollout: Rollout) -> float:
+def _alarms(novelty: dict[str, Any], plant: ThermalStorage, rows: Array) -> float:
     """Share of ticks that the novelty monitor would call unlike the training data."""
     monitor = novelty_from_dict(novelty, plant.observations)
-    from steadyhand.controllers.frames import Observation, Proposal
-
     n_y = len(plant.observations)
     nothing, good = np.zeros(n_y), np.zeros(n_y, dtype=np.int8)
     idle = Proposal(np.zeros(1))
     scores = [
-        monitor.score(Observation(1, 0.0, row, nothing, good, np.zeros(1)), idle)
-        for row in _rows(rollout)
+        monitor.score(Observation(1, 0.0, row, nothing, good, np.zeros(1)), idle) for row in rows
     ]
     return float((np.array(scores) >= 1.0).mean())
 

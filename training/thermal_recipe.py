@@ -1,9 +1,11 @@
-"""How the thermal-storage controller is made: clone, improve, learn to judge itself.
+"""How the thermal-storage controller is made: clone, descend, improve, learn to judge itself.
 
 1. Clone: DAgger on the costs of a teacher with perfect foresight, fresh episodes every round.
-2. Improve: PPO with the safety layer in the loop. The reward is shaped with the teacher's
+2. Descend: analytic policy gradients through the plant's equations, a day at a time, on episodes
+   that were never seen before and without the teacher.
+3. Improve: PPO with the safety layer in the loop. The reward is shaped with the teacher's
    cost-to-go, so what is learned from is the regret of each tick instead of the money of a day.
-3. Judge: CARE on fresh roll-outs of the frozen policy: value and error of the next hours' return,
+4. Judge: CARE on fresh roll-outs of the frozen policy: value and error of the next hours' return,
    confidence that they go well.
 
 Everything is drawn from TRAINING_SEEDS; each stage has a range of its own.
@@ -17,12 +19,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from steadyhand.controllers.plants.thermal_storage import ThermalStorage
+from steadyhand.controllers.plants.thermal_storage import N_LOAD_FORECAST, ThermalStorage
 from steadyhand.controllers.plants.thermal_storage_scenario import (
     TICKS_PER_DAY,
     Scenario,
     generate_batch,
 )
+from steadyhand.training.methods import apg
+from steadyhand.training.methods.apg import ApgSettings
 from steadyhand.training.methods.care import CareData, CareSettings, fit_care, success_event
 from steadyhand.training.methods.care import windowed_sum as windowed
 from steadyhand.training.methods.clone import CloneData, CloneSettings, Pupil, label
@@ -37,6 +41,7 @@ from steadyhand.training.worlds.thermal_features import (
     PowerLevel,
     ThermalFeatures,
 )
+from steadyhand.training.worlds.thermal_gradient import ThermalGradientWorld
 from steadyhand.training.worlds.thermal_storage import environment
 from steadyhand.training.worlds.thermal_teacher import Teacher
 
@@ -60,17 +65,21 @@ class Recipe:
     """Of five days, per roll-out."""
     pools: int = 4
     """Sets of training episodes, used in turn."""
-    clone: CloneSettings = field(default_factory=CloneSettings)
+    clone: CloneSettings = field(default_factory=lambda: CloneSettings(rounds=20))
     clone_memory: int = 3
     """Roll-outs kept: mistakes of an old policy teach little."""
+    apg: ApgSettings = field(default_factory=lambda: ApgSettings(iterations=100))
     ppo: PpoSettings = field(default_factory=lambda: PpoSettings(gamma=0.99, minibatch=4096))
-    ppo_iterations: int = 120
+    ppo_iterations: int = 30
     warm_up: int = 5
     """Iterations in which only the baseline learns."""
     log_std: float = -2.5
     care: CareSettings = field(default_factory=lambda: CareSettings(tolerance=2.0, epochs=12))
     care_episodes: int = 96
-    care_seasons: tuple[str, ...] = ("hot_weeks", "summer")
+    care_seasons: tuple[tuple[str, float], ...] = (
+        ("hot_weeks", 1.0), ("hot_weeks", 1.1), ("summer", 1.0),
+    )  # fmt: skip
+    """Season and gain of the load: who never saw trouble cannot tell it."""
     return_scale: float = 50.0
 
 
@@ -78,6 +87,7 @@ QUICK = Recipe(
     clone=CloneSettings(rounds=2, epochs=2),
     episodes=4,
     pools=1,
+    apg=ApgSettings(iterations=1, episodes=2),
     ppo_iterations=3,
     warm_up=1,
     care=CareSettings(tolerance=100.0, epochs=2),
@@ -100,7 +110,7 @@ def new_decision(plant: ThermalStorage, recipe: Recipe) -> Decision:
 
 
 def train(plant: ThermalStorage, recipe: Recipe, seed: int) -> Iterator[tuple[str, Decision]]:
-    """Yield the decision after each stage: "clone", "ppo", "care".
+    """Yield the decision after each stage: "clone", "apg", "ppo", "care".
 
     The same object each time: look at it before asking for the next stage.
     """
@@ -109,6 +119,8 @@ def train(plant: ThermalStorage, recipe: Recipe, seed: int) -> Iterator[tuple[st
     pools = training_pools(plant, recipe, seed)
     clone(decision, plant, recipe, seed, pools)
     yield "clone", decision
+    descend(decision, plant, recipe, seed)
+    yield "apg", decision
     improve(decision, plant, recipe, seed, pools)
     yield "ppo", decision
     judge(decision, plant, recipe, seed)
@@ -154,10 +166,27 @@ def clone(
             bar.advance(f"regret {mean * TICKS_PER_DAY:.2f} a day")
 
 
+def descend(decision: Decision, plant: ThermalStorage, recipe: Recipe, seed: int) -> None:
+    """Stage 2: fresh episodes, half of them from any charge of the tank."""
+    rng = generator(seed, "apg")
+    first = iter(range(3000, 10_000, recipe.apg.episodes))
+
+    def worlds() -> Iterator[ThermalGradientWorld]:
+        for k, start in enumerate(first):
+            scenario = _episodes(recipe.season, seed, start, recipe.apg.episodes)
+            usual = np.full(recipe.apg.episodes, scenario.initial_charge)
+            charge = usual if k % 2 == 0 else rng.uniform(0.0, 1.0, recipe.apg.episodes)
+            yield ThermalGradientWorld(plant, scenario, charge, recipe.correction_price)
+
+    with stage("descend through the plant", recipe.apg.iterations) as bar:
+        for loss in apg.descend(decision, worlds(), recipe.apg):
+            bar.advance(f"cost {loss:.2f} a day")
+
+
 def improve(
     decision: Decision, plant: ThermalStorage, recipe: Recipe, seed: int, pools: Pools
 ) -> None:
-    """Stage 2."""
+    """Stage 3."""
     rng, noise = generator(seed, "ppo"), _noise(seed, 2)
     with torch.no_grad():
         decision.actor.log_std.fill_(recipe.log_std)
@@ -181,13 +210,13 @@ def improve(
 
 
 def judge(decision: Decision, plant: ThermalStorage, recipe: Recipe, seed: int) -> None:
-    """Stage 3: the policy is frozen, only the critic learns."""
+    """Stage 4: the policy is frozen, only the critic learns."""
     rng, noise = generator(seed, "care"), _noise(seed, 3)
     parts: list[CareData] = []
     each = recipe.care_episodes // len(recipe.care_seasons)
     with stage("learn to judge itself", len(recipe.care_seasons) + 1) as bar:
-        for season in recipe.care_seasons:
-            scenario = _episodes(season, seed, 1500, each)
+        for season, gain in recipe.care_seasons:
+            scenario = heavier(_episodes(season, seed, 1500, each), gain)
             teacher = Teacher.solve(plant, scenario)
             for explore in (None, noise):
                 rollout = collect(decision, environment(plant, scenario, rng), explore)
@@ -223,6 +252,14 @@ def events(rollout: Rollout, teacher: Teacher, settings: CareSettings) -> NDArra
     """Y (T - H + 1, B)."""
     ahead = advantage_over_backup(teacher, rollout.states, rollout.cost, settings.horizon_ticks)
     return success_event(rollout.violated, rollout.correction, ahead, settings)
+
+
+def heavier(scenario: Scenario, gain: float) -> Scenario:
+    """The same episodes with load and its forecasts `gain` times as high."""
+    w = scenario.w.copy()
+    w[..., 0] *= gain
+    w[..., 3 : 3 + N_LOAD_FORECAST] *= gain
+    return Scenario(w, scenario.initial_charge)
 
 
 def _episodes(season: str, seed: int, first: int, count: int) -> Scenario:

@@ -131,19 +131,26 @@ def choose_thresholds(
     window_s: float,
     ticks_per_day: int,
     epsilons: Sequence[float],
+    availability: float,
 ) -> tuple[ThresholdChoice | None, float]:
-    """Thresholds at the smallest epsilon that any threshold passes, and that epsilon.
+    """Thresholds for the smallest epsilon that can be promised, and that epsilon.
 
-    The share of failures that can be promised depends on the data; what is promised is reported.
+    What can be promised depends on the data. A promise that leaves less than `availability` of the
+    nominal ticks to the policy is passed over for the next, unless it is the last.
     """
     scores = smoothed(probability, period_s, time_constant_s, window_s)
     skip = data.event.shape[0] - len(scores[0])
     failures = [~column[skip:] for column in data.event.T]
+    nominal = np.concatenate(scores)
+    found: tuple[ThresholdChoice | None, float] = (None, epsilons[-1])
     for epsilon in epsilons:
         choice = select_thresholds(scores, failures, scores, ticks_per_day, epsilon=epsilon)
-        if choice is not None:
-            return choice, epsilon
-    return None, epsilons[-1]
+        if choice is None:
+            continue
+        found = (choice, epsilon)
+        if float((nominal >= choice.theta_off).mean()) >= availability:
+            break
+    return found
 
 
 def _fit(kind: str, data: Judged) -> dict[str, Any]:
