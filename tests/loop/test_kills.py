@@ -14,7 +14,7 @@ from tests.support.loop_kills import KINDS, Killer
 RESULTS = Path(__file__).parent / "results" / "kills.json"
 COMMAND = "python -m pytest -m slow --timeout 14400 tests/loop/test_kills.py"
 SLOW_KILLS = 200
-OFTEN = {"clean_ticks: 4": "clean_ticks: 4\n  max_raises: 1000000"}
+OFTEN = {"clean_ticks: 4": "clean_ticks: 4\n  max_raises: 100000"}
 """A day of the plant lasts 38 s here: control may come and go more often than a person bears."""
 
 
