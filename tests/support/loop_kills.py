@@ -16,6 +16,8 @@ from tests.support.loop_rig import Rig, judge, until
 KINDS = ("plant", "policy", "runtime")
 CLEAN_TICKS = 4
 """Of the shipped configuration: ticks without a complaint before control comes back."""
+LOSSES_BEFORE_FLAP = 2
+"""A third loss of the link within a minute is flapping, and a minute without writes."""
 ENDS_TO_LATCH = 3
 """So many ends of the policy's process in ten minutes, and it waits for a person."""
 
@@ -73,6 +75,8 @@ class Killer:
         self._starts = 1
         self._ends = 0
         """Of the policy's process, since the runtime or an acknowledgement began anew."""
+        self._losses = 0
+        """Of the link, since the runtime began anew."""
 
     def kill(self, kind: str) -> None:
         """One kill at a random phase of the tick, and the way back."""
@@ -94,6 +98,11 @@ class Killer:
     def _plant(self) -> None:
         rig = self.rig
         assert rig.plant is not None
+        if self._losses == LOSSES_BEFORE_FLAP:
+            assert rig.stop_runtime() == 0
+            self._start_runtime()
+            rig.wait_in_control(self._patience_s)
+        self._losses += 1
         self._count_bad()
         rig.plant.kill()
         time.sleep(self._random.uniform(0.0, 4.0 * rig.period_s))
@@ -137,12 +146,16 @@ class Killer:
             time.sleep(0.5)
             self.done.stale_children += alive(child)
         started = time.monotonic()
-        rig.start_runtime()
-        self._starts, self._ends = self._starts + 1, 0
+        self._start_runtime()
         until(rig.status, self._patience_s, "a finished tick")
         self.done.runtime_ticks_s.append(time.monotonic() - started)
         rig.wait_in_control(self._patience_s)
         self.done.runtime_back_s.append(time.monotonic() - started)
+
+    def _start_runtime(self) -> None:
+        self.rig.start_runtime()
+        self._starts += 1
+        self._ends = self._losses = 0
 
     def _count_bad(self) -> None:
         counts = self.rig.truth()["writes"]
