@@ -19,14 +19,14 @@ Array = NDArray[np.float64]
 def demand_limiting(plant: ThermalStorage, rule: DemandLimiting, x: Array, w: Array) -> Array:
     """`DemandLimiting.wanted` for a batch: commands (…,) kW at states (…, 4) under w (…, n_w)."""
     load, outdoor, price = w[..., 0], w[..., 1], w[..., 2]
+    hour = x[..., 3] / 3600.0
+    left_h = np.maximum((rule.schedule.charge_to_h - hour) % 24.0, 0.25)
+    evenly = (x[..., 0] - plant.parameters.energy_high_kwh) / left_h
     limit_kw = np.maximum(rule.limit_kw, x[..., 1])
     holds = least_command_for_power(plant, load, outdoor, limit_kw)
-    dear = np.maximum(holds, load)
-    between = np.maximum(holds, 0.0)
-    wanted: Array = np.where(
-        price <= rule.cheap_per_kwh, holds, np.where(price >= rule.dear_per_kwh, dear, between)
-    )
-    return wanted
+    otherwise = np.where(price >= rule.dear_per_kwh, load, 0.0)
+    least: Array = np.where(price <= rule.cheap_per_kwh, evenly, otherwise)
+    return np.maximum(holds, least)
 
 
 def advantage_over_backup(
@@ -55,7 +55,7 @@ def advantage_over_backup(
     for k in range(horizon):
         now = slice(k, k + starts)
         wanted = demand_limiting(plant, rule, x, w[now])
-        u = shield.project(x[..., 0], w[now, :, 0], capped[now], wanted)
+        u = shield.project(x[..., 0], w[now], capped[now], wanted)
         moved = plant.transition(x, u[..., None], w[now], PERIOD_S)
         x, spent = moved.x, spent + moved.cost
     total = np.concatenate([np.zeros((1, cost.shape[1])), np.cumsum(cost, axis=0)])

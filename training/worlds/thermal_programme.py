@@ -68,13 +68,13 @@ def _choices(
 ) -> tuple[Array, Array, Array]:
     """Energies after, powers, and costs without demand, all (B, n_e, choices)."""
     plant, w, capped = shield.plant, shield.w[:, tick], shield.capped[:, tick, None]
-    p, load = plant.parameters, w[:, 0, None]
-    low, high = (bound[..., None] for bound in shield.input_set(energies, load, capped))
+    p = plant.parameters
+    low, high = (bound[..., None] for bound in shield.input_set(energies, w[:, None], capped))
     share = np.linspace(0.0, 1.0, actions)
     even = low * (1.0 - share) + high * share
     u = np.concatenate([even, np.clip(marks[:, None, :], low, high)], axis=-1)
     if filtered:
-        u = shield.project(energies[:, None], load[..., None], capped[..., None], u)
+        u = shield.project(energies[:, None], w[:, None, None], capped[..., None], u)
     x = np.zeros((*u.shape, 4))
     x[..., 0] = energies[:, None]
     flows = plant.flows(x, u[..., None], w[:, None, None, :], PERIOD_S)

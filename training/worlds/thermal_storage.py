@@ -10,22 +10,28 @@ kWh more than is free (h = T in hours, M the usable distance, margin nu taken of
 inside the exact one-step bounds U. A test holds it against the filter itself.
 """
 
+from dataclasses import replace
+
 import numpy as np
 from numpy.typing import NDArray
 
 from steadyhand.controllers.plants.thermal_storage import PERIOD_S, ThermalStorage
 from steadyhand.controllers.plants.thermal_storage_limits import (
-    energy_bounds,
     least_command_for_power,
+    operating_bounds,
 )
 from steadyhand.controllers.plants.thermal_storage_optimum import END_VALUE_PER_KWH
-from steadyhand.controllers.plants.thermal_storage_safety import ThermalStorageSafety
+from steadyhand.controllers.plants.thermal_storage_safety import (
+    POWER_ERROR,
+    ThermalStorageSafety,
+)
 from steadyhand.controllers.plants.thermal_storage_scenario import Scenario
 from steadyhand.controllers.safety.constraint import Gains, diameter
 from steadyhand.training.worlds.plant_env import PlantEnv, Potential
 
 Array = NDArray[np.float64]
 
+_NO_CAP_KW = 1e5
 _HOURS = PERIOD_S / 3600.0
 
 
@@ -35,13 +41,17 @@ class StorageShield:
     Args:
         plant: numpy plant.
         w: (B, ticks, n_w) disturbances.
+        power_error: share of the power cap that is kept free, as the filter does.
     """
 
-    def __init__(self, plant: ThermalStorage, w: Array) -> None:
+    def __init__(self, plant: ThermalStorage, w: Array, power_error: float = POWER_ERROR) -> None:
         p = plant.parameters
         self.plant = plant
         self.w = w
-        self.capped = least_command_for_power(plant, w[..., 0], w[..., 1], p.power_cap_kw)
+        # Without a cap the operating bounds ask for no bisection; the cap is worked out once.
+        self._uncapped = ThermalStorage(replace(p, power_cap_kw=_NO_CAP_KW))
+        cap = (1.0 - power_error) * p.power_cap_kw
+        self.capped = least_command_for_power(plant, w[..., 0], w[..., 1], cap)
         size = diameter(plant.outputs)
         self._gains = Gains.for_period(PERIOD_S, size)
         margins = ThermalStorageSafety(p).constraints.margins(self._gains)
@@ -50,26 +60,30 @@ class StorageShield:
 
     def __call__(self, tick: int, x: Array, wanted: Array) -> Array:
         """Safe commands (B, n) nearest to `wanted` (B, n) or (n,): n candidates per state."""
-        load, capped = self.w[:, tick, 0, None], self.capped[:, tick, None]
-        return self.project(x[:, 0, None], load, capped, wanted)
+        w, capped = self.w[:, tick, None], self.capped[:, tick, None]
+        return self.project(x[:, 0, None], w, capped, wanted)
 
     def bounds(self, tick: int, x: Array) -> tuple[Array, Array]:
         """The input set U (B,), (B,) at states x (B, n_x)."""
-        return self.input_set(x[:, 0], self.w[:, tick, 0], self.capped[:, tick])
+        return self.input_set(x[:, 0], self.w[:, tick], self.capped[:, tick])
 
-    def input_set(self, energy: Array, load: Array, capped: Array) -> tuple[Array, Array]:
-        """Exact one-step operating bounds (…,), (…,) kW inside the range of the output."""
-        plant = self.plant
-        least, most = energy_bounds(plant, energy, PERIOD_S)
-        high = np.minimum(plant.discharge_limit(energy, load), most)
-        low = np.maximum(np.maximum(-plant.charge_limit(load), least), capped)
-        low, high = np.minimum(low, high), np.maximum(high, plant.outputs.low[0])
-        return np.maximum(low, plant.outputs.low[0]), high
+    def input_set(self, energy: Array, w: Array, capped: Array) -> tuple[Array, Array]:
+        """Exact one-step operating bounds (…,), (…,) kW inside the range of the output.
 
-    def project(self, energy: Array, load: Array, capped: Array, wanted: Array) -> Array:
-        """Safe commands (…,) nearest to `wanted`; all arguments broadcast."""
+        Args:
+            energy: (…,) kWh.
+            w: (…, n_w) disturbances.
+            capped: (…,) least command that holds the power cap.
+        """
+        least_kw = self.plant.outputs.low[0]
+        low, high = operating_bounds(self._uncapped, energy, w[..., 0], w[..., 1], PERIOD_S)
+        high = np.maximum(high, least_kw)
+        return np.clip(np.maximum(low, capped), least_kw, high), high
+
+    def project(self, energy: Array, w: Array, capped: Array, wanted: Array) -> Array:
+        """Safe commands (…,) nearest to `wanted`; arguments as in `input_set`, all broadcast."""
         p = self.plant.parameters
-        low, high = self.input_set(energy, load, capped)
+        low, high = self.input_set(energy, w, capped)
         loss = p.loss_per_h * energy
         to_empty = energy - p.energy_low_kwh - self._nu_kwh[1]
         to_full = p.energy_high_kwh - energy - self._nu_kwh[0]
