@@ -37,6 +37,12 @@ _VIOLATED = 1e-11
 _VIOLATED_ABSOLUTE = 1e-12
 _CHECKED = 1e-9
 """The same, for the check of the finished answer."""
+_ROUNDING = 1e-12
+"""What may be off in a row for no other reason than the size of the numbers it is summed from."""
+_PASSES = 3
+"""Passes of the final solve: one, and two that refine it."""
+_EXACT = 1e-10
+"""a_i^2 below this share of the row's length^2 counts as zero: it costs digits, moves nothing."""
 _DEPENDENT = 1e-12
 """sin^2 of the angle below which a normal counts as a combination of the active ones."""
 
@@ -114,6 +120,41 @@ def _forget(
 
 
 @njit(cache=True)
+def _refine(
+    r_inv: Vector,
+    normals: Matrix,
+    factor: Matrix,
+    vectors: Matrix,
+    u: Vector,
+    q: int,
+) -> None:
+    """Solve for what the active rows still miss at u, and add it to u and the multipliers.
+
+    Rows that contradict each other have large multipliers y that cancel in u = u_nom - R^-1 N' y
+    and leave rounding of their own size in u. This takes it out (iterative refinement): the rows
+    then hold to rounding of their own numbers, and what is left stands in the stationarity,
+    relative to y.
+    """
+    n = r_inv.shape[0]
+    for j in range(q):
+        value = vectors[_OFFSET, j] - vectors[_SOFT, j] * vectors[_MULTIPLIER, j]
+        for a in range(n):
+            value += normals[j, a] * u[a]
+        for b in range(j):
+            value -= factor[j, b] * vectors[_STEP, b]
+        vectors[_STEP, j] = value / factor[j, j]
+    for j in range(q - 1, -1, -1):
+        value = vectors[_STEP, j]
+        for b in range(j + 1, q):
+            value -= factor[b, j] * vectors[_STEP, b]
+        vectors[_STEP, j] = value / factor[j, j]
+    for j in range(q):
+        vectors[_MULTIPLIER, j] += vectors[_STEP, j]
+        for a in range(n):
+            u[a] -= r_inv[a] * normals[j, a] * vectors[_STEP, j]
+
+
+@njit(cache=True)
 def _finish(
     u_nom: Vector,
     r_inv: Vector,
@@ -124,24 +165,12 @@ def _finish(
     q: int,
 ) -> None:
     """Solve the active rows once more from u_nom, so that no rounding of the path is left."""
-    n = r_inv.shape[0]
+    for a in range(r_inv.shape[0]):
+        u[a] = u_nom[a]
     for j in range(q):
-        value = vectors[_OFFSET, j]
-        for a in range(n):
-            value += normals[j, a] * u_nom[a]
-        for b in range(j):
-            value -= factor[j, b] * vectors[_STEP, b]
-        vectors[_STEP, j] = value / factor[j, j]
-    for j in range(q - 1, -1, -1):
-        value = vectors[_STEP, j]
-        for b in range(j + 1, q):
-            value -= factor[b, j] * vectors[_MULTIPLIER, b]
-        vectors[_MULTIPLIER, j] = value / factor[j, j]
-    for a in range(n):
-        value = u_nom[a]
-        for j in range(q):
-            value -= r_inv[a] * normals[j, a] * vectors[_MULTIPLIER, j]
-        u[a] = value
+        vectors[_MULTIPLIER, j] = 0.0
+    for _ in range(_PASSES):
+        _refine(r_inv, normals, factor, vectors, u, q)
 
 
 @njit(cache=True)
@@ -209,14 +238,17 @@ def _holds(
     m, n = J.shape
     for i in range(m):
         value = c[i] - soft[i] * multiplier[i]
+        size = abs(c[i]) + soft[i] * abs(multiplier[i])
         for a in range(n):
             value += J[i, a] * u[a]
+            size += abs(J[i, a] * u[a])
         if two_sided[i]:
             value = abs(value)
         elif multiplier[i] < 0.0:
             multiplier[i] = 0.0
-        # Written so that NaN fails.
-        if not (value <= _CHECKED or value * value <= _CHECKED**2 * vectors[_LENGTH2, i]):
+        allowed = max(_CHECKED, _CHECKED * sqrt(vectors[_LENGTH2, i]), _ROUNDING * size)
+        # Written so that NaN fails, and numbers too large to be added up.
+        if not (value <= allowed < inf):
             return False
     return True
 
@@ -240,7 +272,8 @@ def _load(
         for a in range(n):
             normals[q, a] = J[pick, a]
         vectors[_OFFSET, q] = c[pick]
-        vectors[_SOFT, q] = soft[pick]
+        exact = soft[pick] <= _EXACT * vectors[_LENGTH2, pick]
+        vectors[_SOFT, q] = 0.0 if exact else soft[pick]
         return
     for a in range(n):
         normals[q, a] = 0.0
@@ -404,6 +437,9 @@ def solve_dual(
         _load(pick, J, c, soft, lo, hi, normals, vectors, q)
         status, q, more = _add(r_inv, two_sided, u, normals, factor, vectors, index, q, cap - steps)
         steps += more
+        if status == 0:
+            # Or the next rows would be picked by rounding.
+            _refine(r_inv, normals, factor, vectors, u, q)
 
     if status == 0 and q > 0:
         _finish(u_nom, r_inv, normals, factor, vectors, u, q)

@@ -15,12 +15,11 @@ from steadyhand.controllers.safety.active_set import ActiveSetSolver, Status
 from steadyhand.controllers.safety.arrays import Mask, Matrix
 from steadyhand.controllers.safety.constraint import ConstraintSet, Gains
 from steadyhand.controllers.safety.rows import FIELDS, Field, assess, blend, build, distance
+from steadyhand.controllers.safety.yielding import least_violation
 from steadyhand.controllers.signals import Vector
 
 _IGNORED = -1e30
 """Offset of a row that is not asked for."""
-_YIELD = 1e-4
-"""Softness of the rows that yield, relative to the longest row."""
 
 
 class Clip(StrEnum):
@@ -132,7 +131,6 @@ class RowFilter:
             ]
         )
         self._zeros = np.zeros(m)
-        self._scratch = np.zeros(n)
         zero = np.zeros(n)
         self.build(zero, -np.ones(m), np.zeros((m, n)), np.zeros(m), np.zeros(m))
         self.blend(np.zeros((m, n)), zero, zero, zero)
@@ -193,7 +191,8 @@ class RowFilter:
         The promise of the sampled-data margin rests on it; see `AtacomDC.holding_input`.
         """
         offset = np.where(self.constraints.hard, self._offset, _IGNORED)
-        equality = self.constraints.equality
+        # A copy: for a mask that is read-only the solver would be compiled once more.
+        equality = self.constraints.equality.copy()
         status, _ = self.solver.solve(
             *(near, self.r_inv, J_G, offset, self._zeros, equality, lo, hi, out)
         )
@@ -202,31 +201,25 @@ class RowFilter:
     def yield_least(self, J_G: Matrix, lo: Vector, hi: Vector, near: Vector, out: Vector) -> bool:
         """Input that fails the check of the hard rows least: people first, equipment last.
 
-        Each priority in turn is met as well as the ones before it allow, in least squares; what
-        it had to give up is then fixed. Ties go to the input nearest to `near`.
+        Bounds come before everything, ties go to the input nearest to `near`; see `yielding.py`.
 
         Returns:
-            Did the solver answer for the first priority? `out` is valid only then.
+            Did the solver answer for the first priority? `out` is left alone if not.
         """
         constraints = self.constraints
-        given_up = self.table[Field.GATE].copy()
-        longest = float(np.max(np.square(J_G) @ self.r_inv))
-        soft_enough = _YIELD**2 * (longest if longest > 0 else 1.0)
-        answered = False
-        for priority in np.unique(constraints.priority[constraints.hard]):
-            now = constraints.priority == priority
-            offset = np.where(constraints.priority <= priority, given_up, _IGNORED)
-            soft = np.where(now, soft_enough, 0.0)
+
+        def ask(counts: Mask, soft: Vector, offset: Vector, start: Vector) -> Vector | None:
+            answer = np.empty_like(out)
             status, _ = self.solver.solve(
-                *(near, self.r_inv, J_G, offset, soft, constraints.equality, lo, hi, self._scratch)
+                *(start, self.r_inv, J_G, np.where(counts, offset, _IGNORED), soft),
+                *(counts & constraints.equality, lo, hi, answer),
             )
-            if status != Status.SOLVED:
-                break
-            answered = True
-            out[:] = self._scratch
-            broken = J_G @ out + given_up
-            excess = np.where(
-                constraints.equality, broken, np.maximum(broken, 0.0) + self.tolerance
-            )
-            given_up = np.where(now, given_up - excess, given_up)
-        return answered
+            return answer if status == Status.SOLVED else None
+
+        least = least_violation(
+            *(ask, constraints, J_G, self.table[Field.GATE], self.r_inv, near, self.tolerance)
+        )
+        if least is None:
+            return False
+        out[:] = least
+        return True

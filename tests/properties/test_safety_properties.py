@@ -4,7 +4,7 @@ from math import inf, isfinite, nan
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import HealthCheck, assume, example, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from numba import njit
@@ -116,6 +116,12 @@ def test_always_a_finite_command_within_the_limits(
     wanted=vectors(N, sane), k=vectors(M, st.floats(-1, 1)), J=vectors((M, N), sane),
     trusted=vectors(M, st.floats(-0.2, 0.2)), untrusted=vectors(M, st.floats(-0.2, 0.2)),
     fallback=vectors(N, st.floats(-0.3, 0.3)),
+)  # fmt: skip
+@example(
+    # A wall with next to no softness left against one that must recover, and a bound.
+    wanted=np.zeros(N), k=np.array([-0.00390625, 1.0, -0.00390625]),
+    J=np.array([[1.0, -1.0], [1.0, 1.0], [1.0, 1.0]]), trusted=np.zeros(M), untrusted=np.zeros(M),
+    fallback=np.zeros(N),
 )  # fmt: skip
 def test_what_is_called_solved_is_safe(wanted, k, J, trusted, untrusted, fallback) -> None:
     model, chain, _ = CHAINS[0]

@@ -208,6 +208,86 @@ def test_the_check_knows_how_long_a_row_is(beyond: float, holds: bool) -> None:
     assert bool(found) is holds
 
 
+@pytest.mark.parametrize(("size", "beyond", "holds"), [
+    (1e6, 5e-7, True), (1e6, 3e-6, False), (1e9, 1e-3, True), (1e9, 1e-2, False),
+    (1e3, 3e-9, False), (1e308, 0.0, False), (np.nan, 0.0, False),
+])  # fmt: skip
+def test_the_check_allows_for_the_rounding_of_large_numbers(
+    size: float, beyond: float, holds: bool
+) -> None:
+    """1e-12 of |c| + |J u| + a^2 y: what rounding alone may leave."""
+    ones = np.ones(1)
+    for J, c, soft, u, y in (
+        (1.0, beyond - size, 0.0, size, 0.0),  # |c| and |J u|
+        (-1.0, size + beyond, 0.0, size, 0.0),
+        (1e-9, size + beyond, size, 0.0, 1.0),  # |c| and a^2 y
+    ):
+        found = active_set._holds(
+            *(J * np.ones((1, 1)), c * ones, soft * ones, np.zeros(1, bool)),
+            *(u * ones, y * np.ones(3), np.ones((5, 4))),
+        )
+        assert bool(found) is holds
+
+
+def test_what_is_no_number_is_no_answer() -> None:
+    assert answer([np.nan], [[1.0]], [-1.0], [0.0])[0] == Status.STOPPED
+    assert answer([0.5], [[1.0]], [1e308 * 10], [1.0])[0] != Status.SOLVED
+
+
+def test_soft_rows_that_contradict_hold_to_rounding() -> None:
+    # 1/2 (u - 0.7)^2 + ((u + g)^2 + (g - u)^2)/(2 a^2): u = 0.7 a^2/(a^2 + 2), y = (g +- u)/a^2.
+    gate, soft = 5.0, 1e-8
+    status, steps, u, multiplier = answer([0.7], [[1], [-1]], [gate, gate], [soft, soft])
+    assert (status, steps) == (Status.SOLVED, 2)
+    assert u == pytest.approx([0.7 * soft / (soft + 2)], abs=1e-14)
+    assert multiplier[:2] == pytest.approx([gate / soft, gate / soft], rel=1e-8)
+    assert gate + u[0] - soft * multiplier[0] == pytest.approx(0.0, abs=1e-14)
+    assert gate - u[0] - soft * multiplier[1] == pytest.approx(0.0, abs=1e-14)
+
+
+def test_the_path_does_not_follow_its_own_rounding() -> None:
+    """A soft row pulls with 1e8 against a hard one that ends 1e-12 before the bound."""
+    room = 4e-12
+    J = [[1.0, 0.0], [-1.0, 0.0], [0.0, 1.0]]
+    status, _, u, _ = answer(
+        [-1.0, -0.2], J, [1.0 - room, 1.5, 0.25], [0.0, 1e-8, 1e-8], lo=[-1, -1], hi=[1, 1]
+    )
+    assert status == Status.SOLVED
+    assert u[0] == pytest.approx(room - 1.0, abs=1e-15)
+    assert u[1] == pytest.approx(-0.25, abs=1e-8)
+
+
+@pytest.mark.parametrize(("share", "exact"), [(0.9e-10, True), (1.1e-10, False)])
+def test_next_to_no_softness_is_none(share: float, exact: bool) -> None:
+    # Row of length 10 in the metric; the length counts a^2 too.
+    status, _, _, multiplier = answer(
+        [0.0, 0.0], [[6.0, 8.0], [-6.0, -8.0]], [1.0, 1.0], [share * 100, 0.0]
+    )
+    assert status == (Status.INFEASIBLE if exact else Status.SOLVED)
+    assert multiplier[0] == (0.0 if exact else pytest.approx(2 / (share * 100), rel=1e-6))
+
+
+def test_random_contradictions_are_hardly_ever_given_up(many: Callable[[int], int]) -> None:
+    """Small whole numbers, spoilt a little: the worst of degenerate rows."""
+    rng = np.random.default_rng(1)
+    ended = dict.fromkeys(Status, 0)
+    solvers = {(n, m): ActiveSetSolver(m, n) for n in range(1, 6) for m in range(2, 12)}
+    for _ in range(many(4000)):
+        n, m = int(rng.integers(1, 6)), int(rng.integers(2, 12))
+        solver, u = solvers[n, m], np.empty(n)
+        spoilt = rng.choice([0, 1e-9, 1e-6, 1e-3]) * rng.standard_normal((m, n))
+        J, c = rng.integers(-2, 3, (m, n)) + spoilt, rng.integers(-1, 2, m).astype(float)
+        soft = rng.choice([0, 1e-8, 1e-4, 1.0]) * (rng.random(m) < 0.5)
+        status, _ = solver.solve(
+            *(rng.integers(-2, 3, n).astype(float), 10.0 ** rng.integers(-1, 4, n), J, c, soft),
+            *(np.zeros(m, bool), -np.ones(n), np.ones(n), u),
+        )
+        ended[Status(status)] += 1
+    # One in ten thousand: more than n soft rows active that are parallel to nine digits.
+    assert ended[Status.STOPPED] <= 1e-3 * many(4000)
+    assert min(ended[Status.SOLVED], ended[Status.INFEASIBLE]) > 0.1 * many(4000)
+
+
 def test_the_check_drops_multipliers_below_zero_by_rounding() -> None:
     multiplier = np.array([-1e-18, -1e-3, 0.0])
     J, c = np.array([[1.0], [1.0]]), np.array([-1.0, -1.0])

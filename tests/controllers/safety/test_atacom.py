@@ -289,7 +289,7 @@ def test_a_solved_answer_that_is_none(bench) -> None:
 
 
 def test_when_nothing_answers_the_backup_goes_out(bench) -> None:
-    plant = bench(solver=NoSolver(Status.STOPPED, Status.STOPPED))
+    plant = bench(solver=NoSolver(*[Status.STOPPED] * 3))
     plant.model.J[:], plant.model.k[:], plant.model.fallback[:] = 1.0, 0.1, 0.75
     certified = plant.certify([1.0])
     assert certified.action.tolist() == [0.75]
