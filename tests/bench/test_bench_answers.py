@@ -225,14 +225,15 @@ def test_help_explains_every_goal(app):
         assert f"{goal.number} {goal.name}" in text.replace("**", "")
 
 
-def test_command_gives_data(app, tmp_path):
+def test_command_gives_data(app, tmp_path, monkeypatch):
+    monkeypatch.setattr("sys.argv", ["/usr/bin/steadyhand", "bench", "3"])
     out = tmp_path / "results.json"
     given = CliRunner().invoke(app, ["bench", "3", "--rounds", "2", "--json", "--out", str(out)])
     assert given.exit_code == 0, given.output
     report = json.loads(out.read_text())
     assert json.loads(given.stdout) == report
     assert set(report) == {"command", "machine", "goals"}
-    assert report["command"].startswith("steadyhand ")
+    assert report["command"] == "steadyhand bench 3"
     assert {"cpu", "cores", "system", "python", "versions"} == set(report["machine"])
     (result,) = report["goals"]
     assert {"load_before", "realtime", "rounds", "seconds", "notes", "met"} <= set(result)
