@@ -19,9 +19,7 @@ def units() -> "UnitRegistry[float]":
     """The one registry of units; made on first use, because making it takes a moment."""
     from pint import UnitRegistry
 
-    registry: UnitRegistry[float] = UnitRegistry(autoconvert_offset_to_baseunit=True)
-    registry.default_format = "~"
-    return registry
+    return UnitRegistry(autoconvert_offset_to_baseunit=True)
 
 
 def magnitude(text: Any, unit: str) -> float:  # noqa: ANN401  (whatever stood in the file)
