@@ -21,7 +21,9 @@ from numpy.typing import NDArray
 
 from steadyhand.controllers.plants.thermal_storage import N_LOAD_FORECAST, ThermalStorage
 from steadyhand.controllers.plants.thermal_storage_scenario import (
+    EPISODE_DAYS,
     TICKS_PER_DAY,
+    TRAINING_SEEDS,
     Scenario,
     generate_batch,
 )
@@ -61,19 +63,23 @@ class Recipe:
     season: str = "hot_weeks"
     hidden: tuple[int, ...] = (64, 64)
     correction_price: float = 1.0
-    episodes: int = 64
-    """Of five days, per roll-out."""
-    pools: int = 4
+    days: int = EPISODE_DAYS
+    """Of an episode."""
+    episodes: int = 32
+    """Per roll-out."""
+    pools: int = 6
     """Sets of training episodes, used in turn."""
     clone: CloneSettings = field(default_factory=lambda: CloneSettings(rounds=20))
-    clone_memory: int = 3
+    clone_memory: int = 8
     """Roll-outs kept: mistakes of an old policy teach little."""
     apg: ApgSettings = field(default_factory=lambda: ApgSettings(iterations=100))
-    ppo: PpoSettings = field(default_factory=lambda: PpoSettings(gamma=0.99, minibatch=4096))
+    ppo: PpoSettings = field(
+        default_factory=lambda: PpoSettings(gamma=0.99, lr_actor=1e-4, minibatch=4096)
+    )
     ppo_iterations: int = 30
     warm_up: int = 5
     """Iterations in which only the baseline learns."""
-    log_std: float = -2.5
+    log_std: float = -4.0
     care: CareSettings = field(default_factory=lambda: CareSettings(tolerance=2.0, epochs=12))
     care_episodes: int = 96
     care_seasons: tuple[tuple[str, float], ...] = (
@@ -85,6 +91,7 @@ class Recipe:
 
 QUICK = Recipe(
     clone=CloneSettings(rounds=2, epochs=2),
+    days=1,
     episodes=4,
     pools=1,
     apg=ApgSettings(iterations=1, episodes=2),
@@ -132,7 +139,7 @@ def training_pools(plant: ThermalStorage, recipe: Recipe, seed: int) -> Pools:
     pools = []
     with stage("solve training episodes", recipe.pools) as bar:
         for k in range(recipe.pools):
-            scenario = _episodes(recipe.season, seed, k * recipe.episodes, recipe.episodes)
+            scenario = _episodes(recipe, recipe.season, seed, k * recipe.episodes, recipe.episodes)
             price = recipe.correction_price
             pools.append((scenario, Teacher.solve(plant, scenario, correction_price=price)))
             bar.advance()
@@ -173,7 +180,7 @@ def descend(decision: Decision, plant: ThermalStorage, recipe: Recipe, seed: int
 
     def worlds() -> Iterator[ThermalGradientWorld]:
         for k, start in enumerate(first):
-            scenario = _episodes(recipe.season, seed, start, recipe.apg.episodes)
+            scenario = _episodes(recipe, recipe.season, seed, start, recipe.apg.episodes)
             usual = np.full(recipe.apg.episodes, scenario.initial_charge)
             charge = usual if k % 2 == 0 else rng.uniform(0.0, 1.0, recipe.apg.episodes)
             yield ThermalGradientWorld(plant, scenario, charge, recipe.correction_price)
@@ -216,7 +223,7 @@ def judge(decision: Decision, plant: ThermalStorage, recipe: Recipe, seed: int) 
     each = recipe.care_episodes // len(recipe.care_seasons)
     with stage("learn to judge itself", len(recipe.care_seasons) + 1) as bar:
         for season, gain in recipe.care_seasons:
-            scenario = heavier(_episodes(season, seed, 1500, each), gain)
+            scenario = heavier(_episodes(recipe, season, seed, 1500, each), gain)
             teacher = Teacher.solve(plant, scenario)
             for explore in (None, noise):
                 rollout = collect(decision, environment(plant, scenario, rng), explore)
@@ -262,9 +269,10 @@ def heavier(scenario: Scenario, gain: float) -> Scenario:
     return Scenario(w, scenario.initial_charge)
 
 
-def _episodes(season: str, seed: int, first: int, count: int) -> Scenario:
-    start = (seed * _SEEDS_PER_RUN + first) % 10_000
-    return generate_batch(range(start, start + count), season=season)
+def _episodes(recipe: Recipe, season: str, seed: int, first: int, count: int) -> Scenario:
+    start = (seed * _SEEDS_PER_RUN + first) % len(TRAINING_SEEDS)
+    seeds = [(start + i) % len(TRAINING_SEEDS) for i in range(count)]
+    return generate_batch(seeds, recipe.days, season)
 
 
 def _noise(seed: int, stream: int) -> torch.Generator:
