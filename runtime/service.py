@@ -182,11 +182,23 @@ class Service:
             actor="configuration",
             reason="modes.initial",
         )
+        self._take_realtime()
         try:
             self.loop.run(stop, max_ticks)
         finally:
             self.health.stopping("handing the plant back")
             self.recorder.event({"event": "Stop", "code": "STOP"})
+
+    def _take_realtime(self) -> None:
+        """The loop's thread into the real-time class, where the configuration asks for it."""
+        priority = self.config.clock.realtime_priority
+        if priority == 0:
+            return
+        try:
+            os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(priority))
+        except OSError as error:
+            text = f"priority {priority} refused ({error.strerror}): ordinary scheduling"
+            self.recorder.event({"event": "Realtime", "text": text})
 
     def _make_policy(self, bundle: Bundle | None) -> Policy:
         if bundle is None:
