@@ -36,16 +36,6 @@ from steadyhand.runtime.operator_protocol import Role
 from steadyhand.runtime.quantity import magnitude
 from steadyhand.runtime.record import RecordLayout
 
-_HANDSHAKE_TYPES = {
-    "granted": "Boolean",
-    "request": "UInt32",
-    "heartbeat": "UInt32",
-    "source": "Int32",
-    "plant_heartbeat": "UInt32",
-    "plant_time": "Double",
-    "sequence": "UInt32",
-}
-
 
 @dataclass(frozen=True, slots=True)
 class PlantParts:
@@ -170,7 +160,7 @@ def opcua_tags(parts: PlantParts, link: cfg.OpcUaLink) -> Any:  # noqa: ANN401
             entry["feedback"] = {"address": tag.feedback, "unit": tag.unit or units[name]}
         outputs[name] = entry
     shake = {
-        role: {"address": node, "wire_type": _HANDSHAKE_TYPES[role]}
+        role: {"address": node}
         for role, node in link.handshake.model_dump().items()
         if node is not None
     }
