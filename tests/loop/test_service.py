@@ -265,3 +265,16 @@ def test_the_stop_command_hands_back_and_ends(running):
     verified = running.cli("journal", "verify", str(running.journal), "--json")
     assert json.loads(verified.stdout)["ok"]
     assert len(events(running, "StopAsked")) == 1
+
+
+def test_after_a_swap_the_older_bundle_is_not_taken_unasked(running):
+    """The configuration still names the first one: whoever swaps for good changes it, too."""
+    done = running.cli("run", "CONFIG")
+    assert done.returncode == EX_CONFIG
+    assert "BUNDLE_" in done.stderr
+    assert "first" in done.stderr
+    running.config.write_text(
+        running.config.read_text("utf-8").replace("first.shb", "second.shb"), "utf-8"
+    )
+    running.start_runtime("--max-ticks", "3")
+    assert running.runtime.wait(60.0) == 0
