@@ -11,7 +11,7 @@ import pytest
 
 from steadyhand.adapters.sim.faults import MEASUREMENT_KINDS, FaultKind, SignalFault
 from steadyhand.adapters.sim.plants import RunSpec
-from steadyhand.controllers.frames import Quality, Source
+from steadyhand.controllers.frames import ProposalStatus, Quality, Source
 from steadyhand.controllers.reasons import ReasonCode
 from steadyhand.controllers.trust.gate import Gate, GateSettings
 from steadyhand.runtime.events import EFFECTS, Situation
@@ -159,3 +159,27 @@ def test_two_faults_at_once_and_the_worse_one_counts():
     assert tick.source is Source.HANDS_OFF
     assert not tick.sent.written
     assert ReasonCode.NOT_GRANTED in bench.newest_record().reasons
+
+
+def test_the_policy_is_not_asked_about_a_number_that_is_none():
+    """Else its refusal to answer counts against it, and latches it out for a sensor's fault."""
+    asked = []
+
+    class Watched:
+        def __init__(self, inner):
+            self._inner = inner
+
+        def propose(self, observation):
+            asked.append(observation.values.copy())
+            return self._inner.propose(observation)
+
+    bench = Bench(Watched(HOSTILE["bang_bang"]()), RunSpec(seed=4))
+    bench.inject(
+        [SignalFault("load_forecast_03_kw", FaultKind.GARBAGE, 2 * PERIOD_S, 6 * PERIOD_S)]
+    )
+    ticks = bench.ticks(12)
+    assert len(asked) == 6
+    assert all(isfinite(value) for values in asked for value in values)
+    silent = [tick for tick in ticks if tick.proposal.status is ProposalStatus.ABSENT]
+    assert [tick.number for tick in silent] == [2, 3, 4, 5, 6, 7]
+    assert "not finite" in silent[0].proposal.text

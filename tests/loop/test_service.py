@@ -59,8 +59,6 @@ def wait_source(rig, wanted):
 def test_a_broken_configuration_is_refused_by_name(running, tmp_path):
     text = running.config.read_text("utf-8")
     for old, new, named in (
-        ("period: 15 min", "period: 15", "period"),
-        ("kind: opcua", "kind: opcau", "link"),
         ("heuristic: demand_limiting", "heuristic: demand_limitting", "demand_limitting"),
         ("trusted_keys: ", "trusted_kees: ", "trusted_kees"),
     ):
@@ -79,7 +77,6 @@ def test_status_shows_who_drives(running):
     assert shown["bundle"] == "first v1"
     assert shown["granted"] and shown["written"] and shown["trusted"]
     assert set(shown["observations"]) > {"storage_energy_kwh", "load_forecast_12_kw"}
-    assert running.cli("status", "CONFIG").returncode == 0
 
 
 def test_a_second_runtime_is_refused_and_the_first_does_not_notice(running):
