@@ -77,9 +77,22 @@ def evaluate(
     trusted: Annotated[Path, typer.Option(help="Folder of public keys.", file_okay=False)] = (
         _FOLDER / "keys"
     ),
+    real_loop: Annotated[
+        int,
+        typer.Option(
+            "--real-loop",
+            min=0,
+            max=9,
+            help="So many sets of 30 held-out days of the shipped bundle in the real loop: "
+            "encrypted OPC UA, gate, journal; minutes each.",
+        ),
+    ] = 0,
     as_json: AsJson = False,
 ) -> None:
     """Run a bundle behind the safety filter on the held-out days, beside the rules."""
+    if real_loop:
+        _evaluate_real_loop(real_loop, as_json)
+        return
     from steadyhand.training.thermal_release import evaluate_bundle
 
     data = evaluate_bundle(bundle, trusted)
@@ -92,6 +105,26 @@ def evaluate(
         broken = sum(row["violations"].values())
         share = f"{100.0 * row['filter_changed_share']:.1f} %"
         table.add_row(name, f"{row['gap_percent']:+.2f} %", str(broken), share)
+    Console().print(table)
+
+
+def _evaluate_real_loop(sets: int, as_json: bool) -> None:
+    from steadyhand.training.evaluation.real_loop import evaluate_sets
+
+    console = Console(stderr=True)
+    data = evaluate_sets(sets, console.print)
+    if as_json:
+        sys.stdout.write(json.dumps(data, indent=2, allow_nan=False) + "\n")
+        return
+    table = Table("held-out days", "above the optimum", "best heuristic", "violations", "by policy")
+    for item in data["sets"]:
+        table.add_row(
+            f"seeds {item['seeds'][0]} to {item['seeds'][-1]}",
+            f"{100 * item['above_optimum']:+.2f} %",
+            f"{100 * item['best_heuristic_above_optimum']:+.2f} % ({item['best_heuristic']})",
+            str(item["violations"]),
+            f"{100 * item['share_by_policy']:.1f} % of ticks",
+        )
     Console().print(table)
 
 

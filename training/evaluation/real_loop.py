@@ -4,10 +4,9 @@ Each episode starts a virtual plant and a runtime as processes of their own, wit
 configuration; the plant advances one period per heartbeat, so nothing depends on this machine's
 speed. Costs are the plant's own account.
 
-    steadyhand evaluate thermal_storage --real-loop
+    steadyhand evaluate --real-loop 3
 """
 
-import json
 import os
 import platform
 import tempfile
@@ -24,9 +23,19 @@ from steadyhand.adapters.sim.process import PlantProcess
 from steadyhand.controllers.catalogue import plant_kind
 from steadyhand.controllers.errors import LinkError
 from steadyhand.controllers.plants.thermal_storage_optimum import END_VALUE_PER_KWH
-from steadyhand.controllers.plants.thermal_storage_scenario import EPISODE_DAYS, TICKS_PER_DAY
+from steadyhand.controllers.plants.thermal_storage_scenario import (
+    EPISODE_DAYS,
+    HELD_OUT_SEEDS,
+    TICKS_PER_DAY,
+)
+from steadyhand.runtime.bundle.pack import inspect_bundle
 from steadyhand.runtime.reader import JournalReader
-from steadyhand.runtime.virtual import start_runtime, stop_runtime, virtual_config
+from steadyhand.runtime.virtual import (
+    shipped_config,
+    start_runtime,
+    stop_runtime,
+    virtual_config,
+)
 from steadyhand.runtime.yardstick import yardsticks
 
 NOMINAL_TIME_SCALE = 4500.0
@@ -128,16 +137,34 @@ def _from_journal(directory: Path) -> tuple[dict[str, float], np.ndarray[Any, An
     return shares, 1e3 * np.array([sum(tick.timings[1:]) for tick in ticks])
 
 
-def report(results: Sequence[EpisodeResult], command: str) -> dict[str, Any]:
-    """Everything measured, JSON-ready."""
+def evaluate_sets(sets: int, tell: Callable[[str], None]) -> dict[str, Any]:
+    """So many sets of held-out episodes; JSON-ready."""
+    per_set = len(HELD_OUT_SEEDS)
+    first = HELD_OUT_SEEDS[0]
+    done = []
+    for k in range(sets):
+        seeds = range(first + k * per_set, first + (k + 1) * per_set)
+        done.append(report(evaluate(seeds, tell)))
+    return {
+        "command": f"steadyhand evaluate --real-loop {sets} --json",
+        "machine": f"{platform.machine()}, {os.cpu_count()} cores",
+        "bundle": inspect_bundle(shipped_config().parent / "thermal_storage.shb")[
+            "manifest_sha256"
+        ],
+        "sets": done,
+    }
+
+
+def report(results: Sequence[EpisodeResult]) -> dict[str, Any]:
+    """One set of episodes together."""
     cost = sum(item.cost for item in results)
     optimum = sum(item.optimum for item in results)
     names = results[0].heuristics
     heuristics = {name: sum(item.heuristics[name] for item in results) for name in names}
     best = min(heuristics, key=lambda name: heuristics[name])
+    by_policy = [item.share_of_ticks.get("policy", 0.0) for item in results]
     return {
-        "command": command,
-        "machine": f"{platform.machine()}, {os.cpu_count()} cores",
+        "seeds": [item.seed for item in results],
         "days": len(results) * EPISODE_DAYS,
         "cost": cost,
         "optimum": optimum,
@@ -146,10 +173,6 @@ def report(results: Sequence[EpisodeResult], command: str) -> dict[str, Any]:
         "best_heuristic_above_optimum": heuristics[best] / optimum - 1.0,
         "heuristics": heuristics,
         "violations": sum(item.violations for item in results),
+        "share_by_policy": float(np.mean(by_policy)),
         "episodes": [asdict(item) for item in results],
     }
-
-
-def store(data: dict[str, Any], file: Path) -> None:
-    """Write a report."""
-    file.write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
