@@ -100,7 +100,11 @@ def evaluate(
         sys.stdout.write(json.dumps(data, indent=2, allow_nan=False) + "\n")
         return
     table = Table("controller", "above the optimum", "violations", "filter changed")
-    rows = {"this bundle": data["policy"], **data["rules"]}
+    rows = {
+        "this bundle": data["policy"],
+        "the same without filter": data["policy_without_filter"],
+        **data["rules"],
+    }
     for name, row in rows.items():
         broken = sum(row["violations"].values())
         share = f"{100.0 * row['filter_changed_share']:.1f} %"

@@ -100,11 +100,23 @@ def quick_gap(decision: Decision, plant: ThermalStorage, scenario: Scenario, bes
 
 
 def measure_cost(
-    kind: PlantKind, plant: ThermalStorage, act: Act, scenario: Scenario, best: Array
+    kind: PlantKind,
+    plant: ThermalStorage,
+    act: Act,
+    scenario: Scenario,
+    best: Array,
+    filtered: bool = True,
 ) -> dict[str, Any]:
-    """Cost and violations of one controller behind the real filter."""
+    """Cost and violations of one controller behind the real filter, or without it."""
     runs = [
-        run_episode(kind, plant, w, plant.initial(Scenario(w, scenario.initial_charge)), act)
+        run_episode(
+            kind,
+            plant,
+            w,
+            plant.initial(Scenario(w, scenario.initial_charge)),
+            act,
+            filtered=filtered,
+        )
         for w in scenario.w
     ]
     totals = np.array([_total(run) for run in runs])
@@ -132,6 +144,7 @@ def compare(kind: PlantKind, plant: ThermalStorage, act: Act, size: Size) -> dic
         "days": int(scenario.w.shape[0] * scenario.ticks // TICKS_PER_DAY),
         "optimum_cost": float(best.sum()),
         "policy": measure_cost(kind, plant, act, scenario, best),
+        "policy_without_filter": measure_cost(kind, plant, act, scenario, best, filtered=False),
         "rules": rules,
         "best_rule_gap_percent": min(rule["gap_percent"] for rule in rules.values()),
     }

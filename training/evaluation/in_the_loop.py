@@ -48,7 +48,13 @@ def safety_chain(kind: PlantKind, plant: Plant) -> SafetyChain:
 
 
 def run_episode(
-    kind: PlantKind, plant: Plant, w: Array, x0: Array, act: Act, tolerance: float = 1e-6
+    kind: PlantKind,
+    plant: Plant,
+    w: Array,
+    x0: Array,
+    act: Act,
+    tolerance: float = 1e-6,
+    filtered: bool = True,
 ) -> Episode:
     """One episode in lock-step: observe, propose, make safe, apply.
 
@@ -59,6 +65,7 @@ def run_episode(
         x0: (n_x,) first state.
         act: command (n_u,) for an observation; NaN is answered by the filter's backup.
         tolerance: scaled margins up to this are no violation (wire rounding to float32).
+        filtered: False applies what was wanted as it is, to count what the filter prevents.
     """
     chain = safety_chain(kind, plant)
     ticks, n_u = len(w), len(plant.outputs)
@@ -78,7 +85,7 @@ def run_episode(
         )
         wanted[t] = act(seen)
         certified = chain.certify(seen, wanted[t], sent)
-        applied[t] = certified.action
+        applied[t] = certified.action if filtered else wanted[t]
         modes[t] = int(certified.report.mode)
         cost[t] = plant.cost(states[t], applied[t], w[t], plant.period_s)
         states[t + 1] = plant.step(states[t], applied[t], w[t], plant.period_s)
