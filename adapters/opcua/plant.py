@@ -8,7 +8,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from math import isnan, nan
+from math import inf, isnan, nan
 from typing import Any
 
 import numpy as np
@@ -39,6 +39,10 @@ from steadyhand.controllers.errors import LinkError
 from steadyhand.controllers.frames import Fault, Source
 from steadyhand.controllers.reasons import ReasonCode
 
+SHED_PERIODS = 1.5
+"""So long after our last heartbeat a plant that watches it may have taken its outputs back: what
+they show is then no sign of another writer.
+"""
 _COHERENT_TRIES = 3
 """How often a torn image is read again before it waits for the next turn."""
 
@@ -79,6 +83,8 @@ class Plant:
         self.observation_kinds = tuple(resolved.kinds[n] for n in tags.observation_signals.names)
         self.output_kinds = tuple(resolved.kinds[n] for n in tags.output_signals.names)
         self.outputs = Outputs(tags, monotonic())
+        self._written_s = -inf
+        """When our last heartbeat was written."""
         self.measured = Measurements(tags, settings.future_tolerance_s)
         self.clock = ServerClock(0, monotonic())
         self.signs = Signs(tags, self._columns, resolved.kinds, settings, monotonic())
@@ -207,7 +213,8 @@ class Plant:
             )
         signs = self.signs
         faults = signs.absorb(values, now_s)
-        if not signs.grants:
+        silent = now_s - self._written_s > SHED_PERIODS * self._settings.period_s
+        if not signs.grants or (silent and self._tags.handshake.heartbeat is not None):
             self.outputs.forget()  # the plant has them back and may move them
         self.outputs.absorb(values[columns.outputs], values[columns.feedback])
         if not after_write:
@@ -276,6 +283,7 @@ class Plant:
             return
         wanted = [(self._nodes[name], variant) for name, variant in pairs]
         try:
+            self._written_s = self._now()
             statuses = await self._session.write(wanted, "write")
         except LinkTimeoutError as error:
             self.outputs.forget()

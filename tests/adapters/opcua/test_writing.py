@@ -174,6 +174,19 @@ def test_a_value_the_plant_changes_is_told_as_clamped_and_then_counts(plant, opc
     assert not driver.saw(ReasonCode.WRITE_CONTENTION)
 
 
+def test_a_plant_that_took_its_outputs_back_after_our_silence_is_no_second_writer(
+    plant, opcua, drive
+) -> None:
+    driver = drive(plant.endpoint, control(opcua)).up()
+    driver.write(60.0)
+    opcua.until(lambda: plant.get("valve") == 60.0)
+    period_s = driver.link._settings.period_s
+    time.sleep(1.7 * period_s)  # no heartbeat: the plant sheds us
+    plant.set("valve", 33.0)
+    opcua.until(lambda: driver.read().applied[0] == 33.0)
+    assert not driver.saw(ReasonCode.WRITE_CONTENTION)
+
+
 def test_an_actuator_that_does_not_follow_is_told(plant, opcua, drive) -> None:
     valve = OutputTag(
         address=opcua.node("valve"),
