@@ -119,6 +119,8 @@ class Loop:
         n_u = len(parts.link.outputs)
         self._sent = Sent(np.full(n_u, np.nan), 0, 0.0, written=False)
         self._filter_faults: tuple[Fault, ...] = ()
+        self._failed: tuple[Fault, ...] = ()
+        """The heuristic's failure in this tick."""
         self._image = -1
 
     def tick(self, beat: Beat) -> Tick:
@@ -140,6 +142,7 @@ class Loop:
         source = parts.modes.update(
             verdict, faults, beat.now_s, observation.granted, observation.link
         )  # who drives
+        self._failed = ()
         wanted = self._wanted(source, observation, proposal, beat.now_s)
         decided = stamp()
         certified = parts.safety.certify(observation, wanted, self._sent)  # make safe
@@ -149,8 +152,9 @@ class Loop:
         done = stamp()
         parts.gate.filtered(certified.report)
         self._filter_faults = certified.faults if source < Source.HANDS_OFF else ()
+        self._filter_faults += self._failed
         self._image = observation.sequence
-        faults = (*faults, *self._why(certified, wanted, proposal))
+        faults = (*faults, *self._failed, *self._why(certified, wanted, proposal))
         timings = (
             beat.lateness_s,
             read - started,
@@ -231,7 +235,13 @@ class Loop:
             text = "" if off else "not asked: a measurement is not finite"
             n_u = len(self.parts.link.outputs)
             return Proposal(np.full(n_u, np.nan), ProposalStatus.ABSENT, text=text)
-        return self.parts.policy.propose(observation)
+        try:
+            return self.parts.policy.propose(observation)
+        except Exception as error:  # noqa: BLE001  (a policy that breaks its word costs one answer)
+            text = f"the policy raised {type(error).__name__}: {error}"
+            nothing = np.full(len(self.parts.link.outputs), np.nan)
+            fault = Fault(ReasonCode.INFER_ERROR, text=text)
+            return Proposal(nothing, ProposalStatus.ERROR, text=text, faults=(fault,))
 
     def _wanted(
         self, source: Source, observation: Observation, proposal: Proposal, now_s: float
@@ -241,10 +251,10 @@ class Loop:
         if source is Source.POLICY:
             wanted = proposal.action
             if parts.modes.mode is Mode.LIMITED:
-                usual = parts.heuristic.act(observation)
+                usual = self._usual(observation)
                 wanted = np.clip(wanted, usual - parts.leash, usual + parts.leash)
         elif source is Source.FALLBACK:
-            wanted = parts.heuristic.act(observation)
+            wanted = self._usual(observation)
         elif source is Source.SAFE:
             wanted = parts.safe_action
         else:
@@ -252,6 +262,15 @@ class Loop:
         wanted = parts.transfer.blend(source, wanted, observation.applied, now_s)
         override = parts.modes.override
         return wanted if override is None else np.where(np.isnan(override), wanted, override)
+
+    def _usual(self, observation: Observation) -> Vector:
+        """What the heuristic wants; where it fails, the safe set-point, which drives next."""
+        try:
+            return self.parts.heuristic.act(observation)
+        except Exception as error:  # noqa: BLE001  (a command must go out all the same)
+            text = f"{type(error).__name__}: {error}"
+            self._failed = (Fault(ReasonCode.FALLBACK_FAIL, text=text),)
+            return self.parts.safe_action
 
     def _actuate(self, source: Source, certified: Certified, beat: Beat) -> Sent:
         """Hand over the certified command, unless it is too late for this period.
