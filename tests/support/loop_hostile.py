@@ -43,6 +43,8 @@ class Attack:
     reasons: Counter[str] = field(default_factory=Counter)
     proposals_refused: int = 0
     """Proposals that went out as another command."""
+    untold: list[str] = field(default_factory=list)
+    """Ticks in which a limit broke although the record does not say that none could hold it."""
     unexplained: list[str] = field(default_factory=list)
     """Ticks whose command is not the proposal and whose record does not say why."""
 
@@ -52,10 +54,17 @@ def attack(policy: str, ticks: int, filtered: bool = True, seed: int = 0, days: 
     bench = Bench(HOSTILE[policy](), RunSpec(seed=seed, days=days), filtered=filtered)
     result = Attack(policy, filtered, ticks)
 
+    broken = 0
+
     def watch(tick: Tick) -> None:
+        nonlocal broken
         result.sources[tick.source.name.lower()] += 1
-        if filtered:
-            _explained(bench, tick, result)
+        if not filtered:
+            return
+        _explained(bench, tick, result)
+        before, broken = broken, sum(bench.broken().values())
+        if broken > before and ReasonCode.FILTER_INFEASIBLE not in bench.newest_record().reasons:
+            result.untold.append(f"tick {tick.number}: {bench.broken()}")
 
     bench.run(ticks, watch)
     rows = bench.runner.tally.totals()["controller"]
