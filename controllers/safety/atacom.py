@@ -54,10 +54,10 @@ class _Answer:
     """How the command came about."""
 
     mode: FilterMode
-    share: float = 0.0
-    steps: int = 0
-    status: int = Status.SOLVED
-    infeasible: bool = False
+    share: float
+    steps: int
+    status: int
+    infeasible: bool
 
 
 _ABSURD = 1e100

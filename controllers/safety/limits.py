@@ -5,7 +5,7 @@ plant applies now, and the time since then is never believed below half or above
 """
 
 from contextlib import suppress
-from math import isfinite, nan
+from math import isfinite, isnan, nan
 
 import numpy as np
 from numba import njit
@@ -20,9 +20,7 @@ from steadyhand.controllers.signals import SignalSet, Vector
 def clamp_dt(dt_s: float, period_s: float) -> float:
     """Time step that limits may rely on: within [0.5, 2] periods; half a period if it is NaN."""
     least = 0.5 * period_s
-    if not dt_s > least:
-        return least
-    return min(float(dt_s), 2.0 * period_s)
+    return least if isnan(dt_s) else min(max(float(dt_s), least), 2.0 * period_s)
 
 
 @njit(cache=True)
@@ -81,11 +79,10 @@ def reachable(
             down = anchor - step
             up = anchor + step
             if narrow[a]:
-                down = narrow_up(down)
-                up = narrow_down(up)
-                if down > up:
-                    # The ramp is finer than the wire: stay.
-                    down = up = np.float64(np.float32(anchor))
+                # Where the ramp is finer than the wire: stay.
+                stay = np.float64(np.float32(anchor))
+                down = min(narrow_up(down), stay)
+                up = max(narrow_down(up), stay)
             lo[a] = max(bottom, down)
             hi[a] = min(top, up)
 
@@ -320,7 +317,7 @@ def _check(name: str, low: float, high: float, rate_per_s: float, wire: str) -> 
         raise SafetyError(f"limits of {name}: wire type {wire!r}: float64 or float32")
     if wire == "float32":
         widest = float(np.finfo(np.float32).max)
-        if abs(low) > widest or abs(high) > widest or narrow_up(low) > narrow_down(high):
+        if low < -widest or high > widest or narrow_up(low) > narrow_down(high):
             raise SafetyError(
                 f"limits of {name}: no 32-bit float lies within [{low}, {high}]: use float64"
             )

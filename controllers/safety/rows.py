@@ -36,7 +36,7 @@ class Field(IntEnum):
 
 FIELDS = len(Field)
 REPORTED = 5
-_K, _MARGIN, _P_NOMINAL, _P_CERTIFIED, _MULTIPLIER = 0, 1, 2, 3, 4
+_K, _MARGIN, _P_NOMINAL, _P_CERTIFIED = 0, 1, 2, 3
 _OFFSET, _SOFT, _GATE, _RATE = 5, 6, 7, 8
 
 

@@ -53,7 +53,6 @@ def least_violation(
     """
     found: Vector | None = None
     none = np.zeros(len(constraints))
-    offset = offset.copy()
     for priority in np.unique(constraints.priority[constraints.hard]):
         counts = constraints.hard & (constraints.priority <= priority)
         answer = ask(counts, none, offset, near)

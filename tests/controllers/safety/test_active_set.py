@@ -45,6 +45,101 @@ def test_what_is_violated_by_rounding_alone_is_left_alone() -> None:
     assert answer([1.0 + 5e-12], [[0.0]], [-1], [0.0], hi=[1.0])[2].tolist() == [1.0]
 
 
+def test_the_length_of_a_row_is_that_of_the_metric() -> None:
+    # 1/R = 1e6: the row is 1e3 long.
+    assert answer([1.0], [[1.0]], [5e-9 - 1.0], [0.0], r=[1e-6])[1] == 0
+    assert answer([1.0], [[1.0]], [2e-8 - 1.0], [0.0], r=[1e-6])[1] == 1
+    # Rows that differ by 1e-7 are one; there is no way out 1e6 ranges away.
+    J = [[1.0, 0.0], [-1.0, 1e-7]]
+    assert answer([1.0, 0.0], J, [0.0, 0.5], [0, 0], r=[1e-4, 1e-4])[0] == Status.INFEASIBLE
+
+
+def test_exactly_at_the_tolerance_is_no_violation() -> None:
+    assert answer([0.0], [[1e-3]], [1e-12], [0.0])[1] == 0
+    assert answer([0.0], [[1.0]], [1e-11], [0.0])[1] == 0
+    assert answer([-1e-11], [[0.0]], [-1.0], [0.0], lo=[0.0])[1] == 0
+    # The check after the solve as well: 1e-9 of a row of length 1.
+    found = active_set._holds(
+        *(np.ones((1, 1)), np.array([1e-9]), np.zeros(1), np.zeros(1, bool)),
+        *(np.zeros(1), np.zeros(3), np.ones((5, 4))),
+    )
+    assert found
+
+
+class TestMostViolated:
+    """By distance in the metric; the first of equals."""
+
+    def pick(self, J, c, u, r_inv=(1.0, 1.0), lo=(-9.0, -9.0), hi=(9.0, 9.0)):
+        J, r_inv = np.array(J, dtype=float), np.array(r_inv)
+        m, n = J.shape
+        work = Workspace(m, n)
+        work.vectors[active_set._LENGTH2, :m] = np.square(J) @ r_inv
+        return active_set._most_violated(
+            *(J, np.array(c, dtype=float), np.zeros(m, bool), np.array(lo), np.array(hi)),
+            *(np.array(u, dtype=float), work.vectors, r_inv, work.index),
+        )
+
+    def test_rows(self) -> None:
+        assert self.pick([[1, 0], [10, 0]], [0.5, 1.0], [0, 0]) == 0
+        assert self.pick([[10, 0], [1, 0]], [1.0, 0.5], [0, 0]) == 1
+        assert self.pick([[1, 0], [1e-3, 0]], [0.5, 1e-3], [0, 0]) == 1
+        assert self.pick([[1, 0], [10, 0]], [0.5, 9.0], [0, 0]) == 1
+        assert self.pick([[1, 0], [1, 0], [0, 1]], [0.5, 0.7, 0.6], [0, 0]) == 1
+        assert self.pick([[1, 0], [0, 1]], [0.5, 0.5], [0, 0]) == 0
+
+    def test_bounds(self) -> None:
+        # 2, 3: lower bounds; 4, 5: upper ones of the two inputs below two rows.
+        J, c = [[1, 0], [0, 1]], [-99, -99]
+        assert self.pick(J, c, [-10, -11]) == 3
+        assert self.pick(J, c, [-11, -10]) == 2
+        assert self.pick(J, c, [10, -10]) == 4
+        assert self.pick(J, c, [10, 12], r_inv=(1.0, 100.0)) == 4
+        assert self.pick(J, [-9, -99], [10, 0]) == 0
+        assert self.pick(J, [-9.5, -99], [10, 0]) == 4
+
+    def test_nothing(self) -> None:
+        assert self.pick([[1, 0]], [-1], [0, 0]) < 0
+
+
+@pytest.mark.parametrize(
+    ("length", "off", "status"),
+    [
+        *((2.0, 0.9e-11, Status.SOLVED), (2.0, 1.1e-11, Status.INFEASIBLE)),
+        *((1e-3, 5e-10, Status.SOLVED), (1e-3, 2e-9, Status.INFEASIBLE)),
+    ],
+)
+def test_equalities_repeat_to_rounding(length: float, off: float, status: Status) -> None:
+    """1e-11 of the length of the row, and 1e-12 on top; `off` is in lengths."""
+    row = [0.6 * length, 0.8 * length]
+    ended, _, _, multiplier = answer(
+        [0, 0], [row, row], [-length, (off - 1.0) * length], [0, 0], two_sided=[True, True]
+    )
+    assert ended == status
+    assert multiplier[1] == 0.0
+
+
+def test_steps_are_counted_and_capped() -> None:
+    J, c = np.array([[1.0, 0, 0], [0, 1.0, 0], [0, 0, 1.0]]), np.array([-0.1, -0.2, -0.3])
+    work, u = Workspace(3, 3), np.empty(3)
+    for cap, status, told in (
+        (9, Status.SOLVED, 3),
+        (2, Status.STOPPED, 2),
+        (1, Status.STOPPED, 1),
+    ):
+        found = active_set.solve_dual(
+            *(np.full(3, 0.9), np.ones(3), J, c, np.zeros(3), np.array([True, True, False])),
+            *(-np.ones(3), np.ones(3), u, work.multiplier),
+            *(work.normals, work.factor, work.vectors, work.index, cap),
+        )
+        assert found == (status, told)
+    # u1 <= 0 comes first, then u2 >= 1; u1 + 2 u2 <= 0 makes the first leave before it is added.
+    rows = ([[1, 2], [2, 0], [0, -1]], [0, 0, 1], [0, 0, 0])
+    status, steps, u, multiplier = answer([1.0, 0.0], *rows)
+    assert (status, steps) == (Status.SOLVED, 4)
+    assert u == pytest.approx([-2.0, 1.0])
+    assert multiplier[:3] == pytest.approx([3.0, 0.0, 7.0])
+
+
 def test_one_soft_row() -> None:
     # R (u - 1) + u/a^2 = 0 with R = 4, a^2 = 0.5: u = 2/3, multiplier u/a^2 = 4/3.
     status, steps, u, multiplier = answer([1.0], [[1.0]], [0.0], [0.5], r=[4.0])
@@ -177,7 +272,10 @@ def test_the_cap_is_told_and_the_bounds_still_hold() -> None:
 
 def test_the_cap_grows_with_the_problem() -> None:
     assert Workspace(19, 7).cap == 20 + 4 * (19 + 14)
-    assert Workspace(19, 7).multiplier.shape == (33,)
+    work = Workspace(19, 7)
+    assert work.multiplier.shape == (33,)
+    assert (work.normals.shape, work.factor.shape) == ((34, 7), (34, 34))
+    assert (work.vectors.shape, work.index.shape) == ((5, 34), (2, 34))
 
 
 def test_an_answer_that_does_not_hold_is_none() -> None:
@@ -217,13 +315,14 @@ def test_the_check_allows_for_the_rounding_of_large_numbers(
 ) -> None:
     """1e-12 of |c| + |J u| + a^2 y: what rounding alone may leave."""
     ones = np.ones(1)
-    for J, c, soft, u, y in (
-        (1.0, beyond - size, 0.0, size, 0.0),  # |c| and |J u|
-        (-1.0, size + beyond, 0.0, size, 0.0),
-        (1e-9, size + beyond, size, 0.0, 1.0),  # |c| and a^2 y
+    for J, c, soft, u, y, both in (
+        (1.0, beyond - size, 0.0, size, 0.0, False),  # |c| and |J u|
+        (-1.0, size + beyond, 0.0, size, 0.0, False),
+        (1e-9, size + beyond, size, 0.0, 1.0, False),  # |c| and a^2 y
+        (1e-9, -size - beyond, size, 0.0, -1.0, True),
     ):
         found = active_set._holds(
-            *(J * np.ones((1, 1)), c * ones, soft * ones, np.zeros(1, bool)),
+            *(J * np.ones((1, 1)), c * ones, soft * ones, np.array([both])),
             *(u * ones, y * np.ones(3), np.ones((5, 4))),
         )
         assert bool(found) is holds

@@ -1,6 +1,7 @@
 """`certify`: the order of work, every declared way it can end, and what it tells about it."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from math import inf, isnan, nan
 
 import numpy as np
@@ -15,6 +16,7 @@ from steadyhand.controllers.safety.atacom import AtacomDC, sweep
 from steadyhand.controllers.safety.constraint import ConstraintRow, ConstraintSet, Gains, Priority
 from steadyhand.controllers.safety.limits import Limits
 from steadyhand.controllers.safety.row_filter import ATACOM, DC
+from steadyhand.controllers.signals import Signal, SignalSet
 
 # T = 0.1, D = 1 (one input in its own metric): gamma 4.5/s, beta 4.5, recovery 5/s; R = 1/4.
 PERIOD = 0.1
@@ -73,6 +75,130 @@ def test_far_away_the_very_command_passes(bench) -> None:
     assert report.time_to_boundary_s == pytest.approx(1 / 0.3)
     assert (report.passes, report.blend, report.infeasible, report.residual_z) == (0, 0.0, False, 0)
     assert report.duration_us == 12.0
+
+
+def test_the_second_tick_is_timed_like_the_first(bench) -> None:
+    plant = bench()
+    plant.certify([0.1])
+    assert plant.certify([0.1]).report.duration_us == 12.0
+    plant.model.k[:] = nan
+    assert plant.certify([0.1]).report.duration_us == 12.0
+
+
+def test_shares_are_of_the_whole_input_set(bench) -> None:
+    plant = bench(n=2)
+    plant.model.low[:] = plant.model.high[:] = 0.0
+    # Half of both ranges: sqrt(2)/2 of sqrt(2).
+    report = plant.certify([1.0, 1.0]).report
+    assert report.correction_norm == pytest.approx(2**0.5 / 2)
+    assert report.correction_share == pytest.approx(0.5)
+    plant.model.k[:], plant.model.fallback[:] = nan, 0.0
+    assert plant.certify([1.0, 1.0]).report.correction_share == pytest.approx(0.5)
+
+
+def test_absurd_wishes_count_as_a_thousand_ranges(table_model, image, command) -> None:
+    inputs = SignalSet((Signal("u", "kW", 100.0, 300.0),))
+    model = table_model(inputs, ("wall",))
+    made = AtacomDC(model, ConstraintSet((ConstraintRow("wall", "m", 1.0),)), Limits(inputs, 0.1))
+    for wanted in (1e9, -1e9):
+        report = made.certify(image([200.0]), np.array([wanted]), command([200.0])).report
+        assert report.correction_norm == pytest.approx(1000.0)
+
+
+@pytest.mark.parametrize(("low", "high"), [(-1000.0, 1.0), (-1.0, 1000.0)])
+def test_the_steps_of_the_wire_are_those_of_its_widest_number(
+    table_model, box, rows_of, low: float, high: float
+) -> None:
+    inputs = box(1, low=low, high=high)
+    limits = Limits(inputs, PERIOD, ("float32",))
+    made = AtacomDC(table_model(inputs, ("row0",)), rows_of(1), limits)
+    assert made.rows.quantum.tolist() == [float(np.spacing(np.float32(1000.0)))]
+
+
+def test_a_backup_beyond_reach_is_checked_where_it_can_go(bench) -> None:
+    plant = bench(solver=NoSolver(Status.STOPPED), rate=2.0)
+    plant.model.J[:], plant.model.k[:], plant.model.fallback[:] = 1.0, -0.05, 5.0
+    # The check allows 0.5, the ramp 0.2.
+    certified = plant.certify([0.0])
+    assert certified.action == pytest.approx([0.2])
+    assert not certified.report.infeasible
+    assert certified.report.blend == 1.0
+
+
+def test_bounds_of_a_moment_do_not_outlive_it(bench) -> None:
+    plant = bench()
+    plant.model.low[:], plant.model.high[:] = -0.25, 0.25
+    assert plant.certify([1.0]).action.tolist() == [0.25]
+    fill = plant.model.linearise
+    plant.model.linearise = lambda o, k, J, t, w, low, high: fill(
+        o, k, J, t, w, np.zeros(1), np.zeros(1)
+    )
+    assert plant.certify([1.0]).action.tolist() == [1.0]
+    assert plant.certify([-1.0]).action.tolist() == [-1.0]
+
+
+def test_multipliers_of_the_last_tick_are_forgotten(bench) -> None:
+    plant = bench()
+    plant.model.J[:], plant.model.k[:] = 1.0, -0.05
+    assert plant.certify([1.0]).report.multiplier[0] > 0.0
+    plant.model.J[:], plant.model.k[:], plant.model.trusted[:] = 0.0, 0.1, 1.0
+    certified = plant.certify([1.0])
+    assert certified.report.infeasible
+    assert certified.report.multiplier.tolist() == [0.0]
+    assert certified.report.active == ()
+
+
+def test_exactly_at_the_limit_is_not_outside(bench) -> None:
+    plant = bench()
+    plant.model.J[:], plant.model.k[:] = 1.0, 0.0
+    assert plant.certify([0.5]).report.outcome is FilterOutcome.SOLVED
+
+
+def test_the_oldest_sample_is_named(bench) -> None:
+    plant = bench(max_age_s=np.array([2.0, 2.0, 2.0, 20.0]))
+    plant.model.fallback[:] = 0.25
+    observation = replace(plant.image([0.0]), age_s=np.array([2.0, 5.0, 3.0, 19.0]))
+    certified = plant.filter.certify(observation, np.array([0.1]), plant.command([0.0]))
+    (fault,) = [one for one in certified.faults if one.code is ReasonCode.OBS_STALE]
+    assert (fault.signal, fault.value, fault.limit) == ("observation[1]", 5.0, 2.0)
+    assert type(fault.value) is float and type(fault.limit) is float
+    observation = replace(observation, age_s=np.array([2.0, 2.0, 2.0, 20.0]))
+    certified = plant.filter.certify(observation, np.array([0.1]), plant.command([0.0]))
+    assert ReasonCode.OBS_STALE not in codes(certified)
+
+
+def test_numbers_of_faults_are_plain_ones(bench) -> None:
+    """The journal writes them; numpy's own would not go through."""
+    plant = bench()
+    plant.model.low[:], plant.model.high[:] = 0.5, 0.3
+    certified = plant.certify([nan])
+    not_finite, out_of_reach = certified.faults[:2]
+    assert not_finite.code is ReasonCode.FILTER_NONFINITE
+    assert [type(x) for x in (not_finite.value, out_of_reach.value, out_of_reach.limit)] == (
+        [float] * 3
+    )
+    assert type(certified.report.correction_norm) is float
+    plant.filter.rows.solver = NoSolver(*[Status.STOPPED] * 3)
+    plant.model.k[:] = 0.5
+    stopped = [f for f in plant.certify([0.0]).faults if f.code is ReasonCode.FILTER_STOPPED]
+    assert [type(one.value) for one in stopped] == [float]
+    plant.model.k[:] = nan
+    assert type(plant.certify([0.0]).report.correction_norm) is float
+
+
+@pytest.mark.parametrize(
+    "code", [ReasonCode.FILTER_SLACK, ReasonCode.FILTER_INFEASIBLE, ReasonCode.FILTER_BACKUP]
+)
+def test_margins_are_told_against_zero(bench, code: ReasonCode) -> None:
+    rows_ = ConstraintSet(
+        (ConstraintRow("warm", "K", 1.0, Priority.COMFORT), ConstraintRow("wall", "m", 1.0))
+    )
+    plant = bench(rows=rows_)
+    plant.model.J[:, 0], plant.model.k[:], plant.model.trusted[:] = 0.01, -0.1, [3.0, 0.0]
+    if code is not ReasonCode.FILTER_SLACK:
+        plant.model.trusted[:] = 3.0
+    (fault,) = [one for one in plant.certify([0.0]).faults if one.code is code]
+    assert fault.limit == 0.0
 
 
 def test_shaped_by_hand(bench) -> None:
@@ -188,6 +314,7 @@ def test_blend_to_the_backup_where_the_check_fails(bench) -> None:
     assert 0.6 < report.blend < 0.8
     assert codes(certified) == [ReasonCode.FILTER_BLENDED]
     assert certified.faults[0].value == report.blend
+    assert certified.faults[0].limit == 0.0
 
 
 def test_the_whole_backup_when_only_it_passes(bench) -> None:
@@ -235,6 +362,7 @@ def test_infeasible_inside_the_set_takes_the_backup_that_passes(bench) -> None:
     certified = plant.certify([1.0])
     assert certified.action.tolist() == [0.004]
     report = certified.report
+    assert report.blend == 1.0
     assert (report.mode, report.outcome) == (FilterMode.BACKUP, FilterOutcome.INFEASIBLE)
     assert report.infeasible
     assert not report.multiplier.any()
@@ -496,6 +624,15 @@ def test_prediction_up_to_two_periods(bench) -> None:
     assert plant.certify([0.0], sequence=2, time_s=1.2).report.residual_z > 1e6
 
 
+def test_two_periods_are_the_longest_prediction(bench) -> None:
+    for later, told in ((0.2, True), (np.nextafter(0.2, 1), False)):
+        plant = bench()
+        plant.certify([0.0], sequence=1, time_s=0.0, sent_s=-0.1)
+        plant.model.k[:] = -0.5
+        report = plant.certify([0.0], sequence=2, time_s=later, sent_s=0.0).report
+        assert bool(report.residual_z > 0) is told
+
+
 def test_no_prediction_after_giving_up(bench) -> None:
     plant = bench()
     plant.certify([0.0], sequence=1, time_s=1.0)
@@ -555,6 +692,12 @@ class TestHolding:
         assert plant.filter.holding_input(plant.image([nan])) == pytest.approx([0.45])
         plant.model.fallback[:] = 0.25
         assert plant.filter.holding_input(plant.image([nan])).tolist() == [0.25]
+
+    def test_nearest_to_what_the_backup_can_be(self, bench) -> None:
+        plant = bench(n=2)
+        plant.model.J[:], plant.model.k[:], plant.model.fallback[:] = 1.0, 0.0, [5.0, 0.0]
+        # u1 + u2 <= 0 from (1, 0), not from (5, 0).
+        assert plant.filter.holding_input(plant.image([nan, nan])) == pytest.approx([0.5, -0.5])
 
     def test_out_of_reach_within_one_ramp(self, bench) -> None:
         plant = bench(rate=1.0)

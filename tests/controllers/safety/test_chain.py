@@ -190,6 +190,25 @@ def test_a_filter_that_passes_what_its_rows_forbid(chain, image, command) -> Non
     assert codes(certified) == []
 
 
+@pytest.mark.parametrize(("p", "bypass"), [(1e-6, False), (1.1e-6, True)])
+def test_one_row_is_enough_to_forbid(chain, image, command, p: float, bypass: bool) -> None:
+    passed = replace(REPORT, mode=FilterMode.PASS, p_nominal=np.array([p]))
+    certified = chain(Told(np.array([0.5]), passed)).certify(
+        image([0.0]), np.array([0.5]), command([0.0])
+    )
+    assert codes(certified) == ([ReasonCode.FILTER_BYPASS] if bypass else [])
+
+
+def test_a_backup_that_answers_and_then_fails_is_not_used(image, command, box) -> None:
+    def late(observation, out) -> None:
+        out[:] = 0.75
+        raise RuntimeError("after all")
+
+    made = SafetyChain(Told(None, error=ValueError("no")), Limits(box(1), 0.1), late)
+    certified = made.certify(image([0.5]), np.array([0.9]), command([0.5]))
+    assert certified.action.tolist() == [0.5]
+
+
 def test_frames_that_are_broken_are_survived(chain, image, command) -> None:
     made = chain(Told(np.array([0.5])))
     certified = made.certify(image([nan, 3.0]), None, command([nan, 1.0, 2.0]))
@@ -210,6 +229,7 @@ def test_bypass_is_seen_after_the_write(chain, image, command) -> None:
         0.2,
     )
     assert fault.text == "u1: what was written is not what was certified"
+    assert type(fault.value) is float and type(fault.limit) is float
 
 
 def test_limits_never_reshape_what_the_filter_certified(

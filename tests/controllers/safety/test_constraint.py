@@ -136,6 +136,19 @@ def test_refuses_a_delay_without_a_rate() -> None:
     assert tank_row(largest_rate=0.0, delay_s=0.0).delay_s == 0.0
 
 
+def test_a_short_delay_needs_a_rate_too() -> None:
+    with pytest.raises(SafetyError, match=r"delay_s=0.5 s without largest_rate"):
+        tank_row(delay_s=0.5, largest_rate=0.0)
+
+
+def test_what_is_not_declared_is_nothing() -> None:
+    row = ConstraintRow("x", "m", 1.0)
+    assert (row.priority, row.relative_degree, row.equality) == (Priority.EQUIPMENT, 1, False)
+    assert (row.curvature, row.rate_disturbance, row.rate_disturbance_excess) == (0.0, 0.0, 0.0)
+    assert (row.measurement_error, row.largest_rate, row.delay_s) == (0.0, 0.0, 0.0)
+    assert [int(one) for one in Priority] == [0, 1, 2, 3, 4]
+
+
 def test_refuses_a_soft_equality() -> None:
     with pytest.raises(SafetyError, match="an equality of priority COMFORT"):
         tank_row(equality=True, priority=Priority.COMFORT)
@@ -179,6 +192,12 @@ def test_gains_exactly_at_the_bounds_are_taken() -> None:
         Gains(1.0, 1.0, 0.0, 0.0, 1.0, softness_floor=1.0000001e-3)
 
 
+def test_the_floor_counts_over_the_whole_input_set() -> None:
+    Gains(1.0, 2.0, 0.0, 0.0, 1.0, softness_floor=4e-4)
+    with pytest.raises(SafetyError, match=r"0.0006\*2\*1 s = 0.0012 > 0.001 of the range"):
+        Gains(1.0, 2.0, 0.0, 0.0, 1.0, softness_floor=6e-4)
+
+
 @pytest.mark.parametrize("kappa", [0.0, 1.0, -0.1, nan])
 def test_refuses_kappa_outside_its_range(kappa: float) -> None:
     with pytest.raises(SafetyError, match=r"kappa=.*: must be in \(0, 1\)"):
@@ -210,6 +229,11 @@ def test_metric_makes_every_range_one_long() -> None:
 def test_braking_speed_by_hand() -> None:
     # A = 2, T = 0.5, d = 1, v = 1: -0.5 + sqrt(0.25 + 4*(1 - 0.25 - 0.0625)) = 1.232051
     assert braking_speed(1.0, 1.0, 2.0, 0.5) == pytest.approx(-0.5 + sqrt(3.0), rel=1e-14)
+
+
+def test_braking_that_is_just_in_time() -> None:
+    # The root is 0: 0.25 + 4*(0.25 - 0.25 - 0.0625).
+    assert braking_speed(0.25, 1.0, 2.0, 0.5) == -0.5
 
 
 def test_braking_too_late_is_told() -> None:

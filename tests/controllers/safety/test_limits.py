@@ -115,6 +115,24 @@ def test_the_callers_arrays_stay_his_own() -> None:
     assert (first.tolist(), second.tolist()) == ([2.0], [0.5])
 
 
+@pytest.mark.parametrize("rate", [1e-9, 0.004, 0.0625, 0.3])
+def test_the_ramp_of_a_narrow_output_in_plain_words(rate: float) -> None:
+    """Largest and smallest 32-bit floats within the ramp; where there is none, the nearest."""
+    step = rate * 1.0
+    limits, lo, hi = Limits(pump(0.0, 1e6, rate), 1.0, ("float32",)), np.zeros(1), np.zeros(1)
+    for last in (123456.703125, 123456.7, 65536.0, 0.0, 1e6, 3.0000001):
+        limits.reach(np.array([last]), 1.0, lo, hi)
+        near = np.float32(last)
+        grid = [near]
+        for _ in range(200):
+            grid = [np.nextafter(grid[0], np.float32(-1)), *grid]
+            grid = [*grid, np.nextafter(grid[-1], np.float32(2e6))]
+        within = [float(one) for one in grid if last - step <= float(one) <= last + step]
+        within = [one for one in within if 0.0 <= one <= 1e6] or [float(near)]
+        if len(within) < 200:
+            assert (lo[0], hi[0]) == (within[0], within[-1])
+
+
 @pytest.mark.parametrize("value", [0.1, 1 / 3, -0.7, 16777217.0, 1e-45, -1e-50, 3.4e38, 0.0, 1.5])
 def test_narrowing_brackets_the_value(value: float) -> None:
     above, below = module.narrow_up(value), module.narrow_down(value)
@@ -245,6 +263,10 @@ class TestCut:
         low, high = np.array([0.0, 2.0, 3.0]), np.array([1.0, 3.0, 4.0])
         assert module.cut(low, high, np.zeros(3, bool), lo, hi) == 1
         assert lo.tolist() == [0, 1, 1]
+        lo, hi = np.zeros(2), np.ones(2)
+        assert (
+            module.cut(np.array([2.0, 3.0]), np.array([3.0, 4.0]), np.zeros(2, bool), lo, hi) == 0
+        )
 
 
 def test_agree() -> None:
@@ -317,7 +339,10 @@ def test_refuses_wire_types_it_does_not_know() -> None:
         Limits(pump(), 1.0, ("float32", "float32"))
 
 
-@pytest.mark.parametrize(("low", "high"), [(0.1, 0.1000000001), (-1e39, 0.0), (0.0, 1e39)])
+@pytest.mark.parametrize(
+    ("low", "high"),
+    [(0.1, 0.1000000001), (-1e39, 0.0), (0.0, 1e39), (-3.4028235e38, 0.0), (0.0, 3.4028235e38)],
+)
 def test_refuses_what_no_narrow_float_can_meet(low: float, high: float) -> None:
     with pytest.raises(SafetyError, match="no 32-bit float lies within"):
         Limits(pump(low, high), 1.0, ("float32",))
@@ -330,6 +355,37 @@ def test_takes_the_widest_narrow_float() -> None:
         np.array([1e300]), np.array([0.0]), 1.0
     )
     assert out.tolist() == [widest]
+
+
+def test_nothing_clipped_is_told_as_such() -> None:
+    out, wide = np.empty(1), np.zeros(1, bool)
+    assert module.confine(np.array([0.5]), np.zeros(1), np.ones(1), wide, out) == -1
+    assert module.confine(np.array([1.5]), np.zeros(1), np.ones(1), wide, out) == 0
+
+
+def test_a_held_command_that_had_to_be_cut_is_told_twice() -> None:
+    out, faults = Limits(pump(), 1.0).apply(np.array(NOWHERE), np.array([50.0]), 1.0)
+    assert out.tolist() == [2.0]
+    assert [fault.code for fault in faults] == [
+        ReasonCode.FILTER_NONFINITE,
+        ReasonCode.LIMIT_CLIPPED,
+    ]
+
+
+def test_numbers_in_faults_are_plain_ones() -> None:
+    """The journal writes them; numpy's own would not go through."""
+    limits = Limits(pump(), 1.0)
+    for wanted in (9.0, inf):
+        _, (fault, *_) = limits.apply(np.array([wanted]), np.zeros(1), 1.0)
+        assert type(fault.value) is float
+        assert type(fault.limit) is float
+    assert type(clamp_dt(np.float32(7.0), 10.0)) is float
+
+
+def test_one_narrow_float_is_enough() -> None:
+    only = float(np.float32(0.1))
+    limits = Limits(pump(only - 1e-12, only + 1e-12), 1.0, ("float32",))
+    assert limits.apply(np.array([5.0]), np.array([0.0]), 1.0)[0].tolist() == [only]
 
 
 def test_all_within() -> None:

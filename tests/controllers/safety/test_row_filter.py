@@ -105,6 +105,23 @@ def test_floor_keeps_rows_soft_at_the_limit() -> None:
     assert case.row(Field.SOFT) == pytest.approx([0.4996**2])
 
 
+def test_exactly_at_the_margin_the_floor_is_not_allowed_twice() -> None:
+    gains = Gains(0.1, 2.0, 2.0, 1.0, 5.0, softness_floor=1e-3)
+    case = Case(gains=gains)
+    case.solve([0.0], [-case.filter.nu[0]], [1.0])
+    assert case.row(Field.MARGIN) == [0.0]
+    assert case.row(Field.GATE) == pytest.approx([-2e-3])
+
+
+def test_every_input_counts() -> None:
+    case = Case(r=(1.0, 1.0))
+    case.solve([0.1, 0.2], [-0.5], [[2.0, -3.0]])
+    assert case.row(Field.P_NOMINAL) == pytest.approx([0.2 - 0.6 - 1.0])
+    told = case.filter.assess(case.J, np.array([1.0, 0.5]))
+    assert told[0] == pytest.approx(0.5 / 0.5)
+    assert case.row(Field.P_CERTIFIED) == pytest.approx([0.5 - 1.0])
+
+
 def test_only_untrusted_help_is_ignored() -> None:
     case = Case()
     case.solve([0.0], [-0.5], [1.0], trusted=[-0.3], untrusted=[-0.4])
@@ -176,17 +193,35 @@ class TestVariants:
         plain.solve([0.0], [-0.5], [1.0], trusted=[-0.3], untrusted=[0.1])
         assert plain.row(Field.OFFSET) == pytest.approx([-0.2])
 
+    def test_both_sides_count_all_drift_and_no_robust_term(self) -> None:
+        rows = ConstraintSet((ConstraintRow("wall", "m", 1.0, rate_disturbance=0.25),))
+        case = Case(rows, variant=ATACOM, gains=self.ATACOM_GAINS)
+        case.solve([0.0], [-0.5], [1.0], trusted=[-0.3], untrusted=[-0.4])
+        assert case.row(Field.OFFSET) == pytest.approx([-0.7])
+
+    def test_the_named_variants(self) -> None:
+        assert (DC.two_sided, DC.clip, DC.exponential) == (False, Clip.UNTRUSTED, False)
+        assert (ATACOM.two_sided, ATACOM.clip) == (True, Clip.UNTRUSTED)
+        assert (ATACOM_CLIPPED.two_sided, ATACOM_CLIPPED.clip) == (True, Clip.ALL)
+        assert (CBF_QP.two_sided, CBF_QP.clip) == (False, Clip.UNTRUSTED)
+        with pytest.raises(SafetyError, match=r"gamma=0\.5"):
+            Case(variant=ATACOM_CLIPPED, gains=Gains(0.1, 2.0, 0.5, 1.0, 5.0))
+
     def test_one_sided_clipping_keeps_the_robust_term(self) -> None:
         rows = ConstraintSet((ConstraintRow("wall", "m", 1.0, rate_disturbance=0.25),))
         case = Case(rows, variant=Variant("dc-clipped", clip=Clip.ALL))
         case.solve([0.0], [-0.5], [1.0], trusted=[-0.3], untrusted=[0.1])
         assert case.row(Field.OFFSET) == pytest.approx([0.25 - 1.0])
         assert case.row(Field.RATE) == pytest.approx([0.05]), "the check knows the true drift"
+        case.solve([0.0], [-0.5], [1.0], trusted=[0.3], untrusted=[0.1])
+        assert case.row(Field.OFFSET) == pytest.approx([0.4 + 0.25 - 1.0])
 
     def test_exponential_softness(self) -> None:
         case = Case(variant=Variant("dc-exp", exponential=True))
         case.solve([0.0], [-1.0], [1.0])
         assert case.row(Field.SOFT) == pytest.approx([(e - 1) ** 2])
+        case.solve([0.0], [-0.5], [1.0])
+        assert case.row(Field.SOFT) == pytest.approx([(e**0.5 - 1) ** 2])
 
     def test_two_sided_variants_refuse_gamma(self) -> None:
         with pytest.raises(SafetyError, match=r"variant atacom: gamma=2: .* use gamma=0"):
@@ -272,6 +307,28 @@ class TestCheck:
         share, out = self.blended(case, [-1.0, 2.0])
         assert share == pytest.approx(0.5, rel=1e-7)
         assert out[1] <= 1.0 + 1e-7
+
+    @pytest.mark.parametrize(
+        ("gate", "star", "backup", "equality", "share"),
+        [
+            *((0.0, 0.1, 9.0, False, -1.0), (0.0, 0.0, -1.0, False, 0.0)),
+            *((-0.1, 0.2, 9.0, False, 0.0), (-0.1, 0.3, 0.2, False, 1.0)),
+            *((0.0, -0.3, -0.05, True, 0.8), (0.0, -0.3, -0.2, True, -1.0)),
+            *((0.0, 0.3, 0.05, True, 0.8), (0.0, 0.05, -0.05, True, 0.0)),
+        ],
+    )
+    def test_on_the_edge(self, gate, star, backup, equality, share) -> None:
+        """Tolerance 0.1: u + gate <= 0.1, an equality on both sides."""
+        table, out = np.zeros((len(Field), 1)), np.zeros(1)
+        table[Field.GATE] = gate
+        found = blend(
+            *(np.ones((1, 1)), table, np.ones(1, bool), np.array([equality]), 0.1),
+            *(np.array([star]), np.array([backup]), out),
+        )
+        if star == 0.1:
+            assert found in (0.0, -1.0)
+        else:
+            assert found == pytest.approx(share)
 
     def test_the_only_common_share_is_taken(self) -> None:
         # Row 1 needs s >= 0.5, row 2 allows s <= 0.5.
@@ -461,7 +518,7 @@ class TestLeastViolation:
 
         case.filter.solver = Broken()
         good, out = self.least(case)
-        assert not good
+        assert good is False
         assert out.tolist() == [99.0]
 
 

@@ -170,8 +170,27 @@ class TestAsk:
         assert [one[3].tolist() for one in asked][1:4] == [[0.0], [-0.2], [-0.2]]
         # People miss 0.3 at -0.2; tolerance and rounding are room on top.
         room = 1e-9 + 1e-12 * (0.2 + 0.5)
-        assert asked[4][2] == pytest.approx([0.2 - room, 0.5], rel=1e-14)
+        assert asked[4][2] == pytest.approx([0.2 - room, 0.5], rel=1e-14, abs=0.0)
         assert found.tolist() == [-0.2]
+
+    @pytest.mark.parametrize(("J", "u", "offset"), [(-1.0, 0.2, 0.5), (1.0, 0.8, -0.5)])
+    def test_room_is_left_for_the_size_of_all_numbers(self, J, u, offset) -> None:
+        self.J = np.array([[J], [-1.0]])
+        _, asked = self.run([None, u, u, u, u], offset=(offset, 0.5))
+        left = -(J * u) - (1e-9 + 1e-12 * (abs(u) + abs(offset)))
+        assert asked[4][2][0] == pytest.approx(left, rel=1e-14, abs=0.0)
+
+    @pytest.mark.parametrize(("row", "length2"), [([0.3, 0.4], 0.29), ([0.0, 0.0], 1.0)])
+    def test_softness_goes_by_the_length_in_the_metric(self, row, length2) -> None:
+        asked = []
+
+        def ask(counts, soft, offsets, start):
+            asked.append(soft.copy())
+
+        J, r_inv = np.array([row, [9.0, 9.0]]), np.array([0.5, 1.53125])
+        offset, near = np.array([0.5, 0.5]), np.zeros(2)
+        assert least_violation(ask, self.ROWS, J, offset, r_inv, near, 1e-9) is None
+        assert asked[1] == pytest.approx([1e-6 * length2, 0.0], rel=1e-12, abs=0.0)
 
     def test_a_step_that_fails_leaves_the_one_before(self) -> None:
         found, asked = self.run([None, -0.2, None, -0.2])
