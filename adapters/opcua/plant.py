@@ -83,6 +83,7 @@ class Plant:
         self.observation_kinds = tuple(resolved.kinds[n] for n in tags.observation_signals.names)
         self.output_kinds = tuple(resolved.kinds[n] for n in tags.output_signals.names)
         self.outputs = Outputs(tags, monotonic())
+        self._image_time_s = nan
         self._written_s = -inf
         """When our last heartbeat was written."""
         self.measured = Measurements(tags, settings.future_tolerance_s)
@@ -107,6 +108,13 @@ class Plant:
     def numbered(self) -> bool:
         """Does the plant number its images?"""
         return self._columns.sequence >= 0
+
+    @property
+    def time_s(self) -> float:
+        """Plant time of the observations. Control nodes are read more often than whole images, so
+        where images are numbered their time is the one that was read with them.
+        """
+        return self.signs.time_s if isnan(self._image_time_s) else self._image_time_s
 
     def subscribed_nodes(self) -> list[Any]:
         """Nodes for a subscription: the image's number alone, or every observation; and a witness
@@ -180,6 +188,8 @@ class Plant:
             return False  # the plant is faster than we read: the next turn tries again
         before, self._image_number = self._image_number, float(samples.values[columns.sequence])
         self._absorb_control(samples, now_s, after_write=False)
+        if self.numbered:
+            self._image_time_s = self.signs.time_s
         part = columns.observations
         self.take(
             self._all_columns,

@@ -241,7 +241,7 @@ class Worker:
             replace(
                 board.snapshot,
                 sequence=board.snapshot.sequence + feed.take_news(),
-                time_s=plant.signs.time_s,
+                time_s=plant.time_s,
                 values=measured.values.copy(),
                 quality=measured.quality.copy(),
                 confirmed_s=measured.confirmed_s(feed.alive_s),
