@@ -59,17 +59,17 @@ def status_table(now: dict[str, Any]) -> Table:
     table.add_row("drives", now["source"])
     table.add_row("because", why)
     table.add_row("link", now["link"] + ("" if now["granted"] else ", control not granted"))
-    table.add_row("trust", f"{now['gate']}, confidence {now['confidence']:.2f}")
+    table.add_row("trust", f"{now['gate']}, confidence {_number(now['confidence'])}")
     guard = now["filter"]
     if guard is not None:
-        near = f"{guard['nearest']} {guard['margin']:.3f}" if guard["nearest"] else "-"
+        near = f"{guard['nearest']} {_number(guard['margin'])}" if guard["nearest"] else "-"
         table.add_row("filter", f"{guard['mode']} ({guard['outcome']}); nearest limit {near}")
     for name, value in now["sent"].items():
-        sent = f"{value:.4g}" if now["written"] else "nothing"
-        table.add_row(name, f"sent {sent}, applied {now['applied'][name]:.4g}")
+        sent = _number(value) if now["written"] else "nothing"
+        table.add_row(name, f"sent {sent}, applied {_number(now['applied'][name])}")
     for name, value in now["observations"].items():
         if "forecast" not in name:
-            table.add_row(name, f"{value:.5g}" if value is not None else "unknown")
+            table.add_row(name, _number(value))
     for item in now["overrides"]:
         table.add_row(
             "override",
@@ -80,6 +80,11 @@ def status_table(now: dict[str, Any]) -> Table:
     if now["latched"]:
         table.add_row("latched", ", ".join(now["latched"]) + " (steadyhand ack)")
     return table
+
+
+def _number(value: float | None) -> str:
+    """A number for a table; what is not known has no number."""
+    return "unknown" if value is None else f"{value:.5g}"
 
 
 def mode(

@@ -19,8 +19,8 @@ from pydantic_core import ErrorDetails, PydanticCustomError
 from steadyhand.adapters.opcua.settings import INSECURE_WORD
 from steadyhand.controllers.errors import ConfigError
 from steadyhand.runtime.quantity import Bytes, Seconds
+from steadyhand.runtime.yaml_source import MAX_BYTES, Problem, Source, read_yaml
 from steadyhand.runtime.yaml_source import Path as FieldPath
-from steadyhand.runtime.yaml_source import Problem, Source, read_yaml
 
 SCHEMA_VERSION = 1
 Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]{0,62}$")]
@@ -376,7 +376,10 @@ class Loaded:
 def load_config(file: Path) -> Loaded | list[Problem]:
     """Read `file`; returns it, or every problem in it."""
     try:
-        text = file.read_bytes()
+        if file.exists() and not file.is_file():
+            return [Problem(0, "", "is no regular file", "CFG_FILE")]
+        with file.open("rb") as stream:
+            text = stream.read(MAX_BYTES + 1)
     except OSError as error:
         return [Problem(0, "", f"cannot be read: {error.strerror}", "CFG_FILE")]
     return parse_config(text, file)

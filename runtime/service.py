@@ -33,6 +33,7 @@ from steadyhand.runtime import assemble
 from steadyhand.runtime.asked import load_asked, save_asked
 from steadyhand.runtime.bundle.load import Bundle
 from steadyhand.runtime.check import check
+from steadyhand.runtime.child import ChildLimits
 from steadyhand.runtime.clock import Idle
 from steadyhand.runtime.config import Loaded
 from steadyhand.runtime.health import Health
@@ -46,7 +47,7 @@ from steadyhand.runtime.operator import Command, OperatorServer
 from steadyhand.runtime.operator_people import OperatorSettings
 from steadyhand.runtime.recorder import Recorder
 from steadyhand.runtime.replay import COMMAND
-from steadyhand.runtime.slot import PolicySlot
+from steadyhand.runtime.slot import Closable, PolicySlot
 from steadyhand.runtime.worker import PolicyProcess
 
 
@@ -164,8 +165,8 @@ class Service:
         )
         clock = assemble.make_clock(config, self.link, idle)
         self.loop = Loop(loop_parts, clock, self._after_tick)
-        self.link.open()
         opened.callback(self.link.close)
+        self.link.open()
         self._told_ready = False
         if bundle is not None:
             self._warn(bundle)
@@ -205,7 +206,11 @@ class Service:
             return NoPolicy(len(self.plant.outputs))
         if self.config.inference.isolation == "thread":
             return bundle.spec.build()
-        return PolicyProcess(bundle.spec, deadline_s=self.config.inference.deadline)
+        return PolicyProcess(
+            bundle.spec,
+            deadline_s=self.config.inference.deadline,
+            limits=ChildLimits(memory_bytes=int(self.config.inference.memory)),
+        )
 
     def _open_metrics(self) -> None:
         section = self.config.metrics
@@ -322,8 +327,17 @@ class Service:
         self._command("request", mode=mode, actor=command.actor, reason=reason)
         path = self.loaded.path(self.config.journal.directory).parent / "asked.json"
         # the disk may be slow, and the loop does not wait for it
-        threading.Thread(target=save_asked, args=(path, mode), name="asked", daemon=True).start()
+        threading.Thread(
+            target=self._keep_asked, args=(path, mode), name="asked", daemon=True
+        ).start()
         return {"mode": mode}
+
+    def _keep_asked(self, path: Path, mode: Mode) -> None:
+        try:
+            save_asked(path, mode)
+        except OSError as error:
+            text = f"the asked mode {mode} is not kept across a restart: {error.strerror}"
+            self.recorder.event({"event": "AskedMode", "text": text})
 
     def _override(self, command: Command) -> Mapping[str, Any]:
         given = command.arguments
@@ -396,8 +410,10 @@ class Service:
                 self._ready = ConfigError("no bundle section in the configuration")
                 return
             self._ready = (self._make_policy(bundle), bundle)
-        except (BundleError, ModelError, ConfigError) as error:
+        except SteadyhandError as error:
             self._ready = error
+        except OSError as error:
+            self._ready = ConfigError(f"no process for the new policy: {error}")
 
     def _finish_swap(self) -> None:
         ready, self._ready = self._ready, None
@@ -410,7 +426,14 @@ class Service:
         policy, bundle = ready
         try:
             gate = assemble.make_gate(self.config, self.plant, bundle)
+            if gate.names != self.recorder.layout.monitors:
+                raise ConfigError(
+                    f"the bundle brings monitors {gate.names}, the record of this run is laid out "
+                    f"for {self.recorder.layout.monitors}: restart with it instead of swapping"
+                )
         except (ModelError, ConfigError) as error:
+            if isinstance(policy, Closable):
+                policy.close()
             self.recorder.event(
                 {"event": "SwapRefused", "code": "SWAP_REFUSED", "text": str(error)}
             )

@@ -27,7 +27,11 @@ def shipped_config() -> Path:
 
 
 def virtual_config(
-    folder: Path, plant: PlantProcess, time_scale: float, bundle: bool = True
+    folder: Path,
+    plant: PlantProcess,
+    time_scale: float,
+    bundle: bool = True,
+    publishing_s: float | None = None,
 ) -> Path:
     """The shipped configuration for a virtual plant whose certificates lie in `folder`/pki.
 
@@ -36,6 +40,7 @@ def virtual_config(
         plant: the running plant.
         time_scale: plant seconds per second.
         bundle: use the shipped bundle; without one the heuristic drives.
+        publishing_s: how often the link looks for a new image; its own choice by default.
 
     Raises:
         ConfigError: the shipped configuration is not there, or no longer holds what is changed.
@@ -43,10 +48,11 @@ def virtual_config(
     shipped = shipped_config()
     text = shipped.read_text(encoding="utf-8")
     wall_period_s = 900.0 / time_scale
+    often = "" if publishing_s is None else f"\n  publishing: {publishing_s} s"
     changes = {
         "opc.tcp://127.0.0.1:4840/steadyhand/": plant.ready["endpoint"],
         "source: paced": f"source: plant\n  time_scale: {time_scale}",
-        "request_timeout: 1 s": f"request_timeout: {min(1.0, 2.5 * wall_period_s)} s",
+        "request_timeout: 1 s": f"request_timeout: {min(1.0, 2.5 * wall_period_s)} s{often}",
         "deadline: 500 ms": f"deadline: {0.5 * wall_period_s} s",
         'initial: "off"': "initial: full",
         "listen: 127.0.0.1:9464": "listen: 127.0.0.1:0",

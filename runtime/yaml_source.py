@@ -71,7 +71,7 @@ def read_yaml(text: bytes) -> Source | list[Problem]:
         the data, or what is wrong with the file as a document.
     """
     if len(text) > MAX_BYTES:
-        return [Problem(0, "", f"{len(text)} bytes; at most {MAX_BYTES} are read", "CFG_LIMIT")]
+        return [Problem(0, "", f"more than the {MAX_BYTES} bytes that are read", "CFG_LIMIT")]
     try:
         decoded = text.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -93,7 +93,7 @@ def read_yaml(text: bytes) -> Source | list[Problem]:
     except (YAMLError, ValueError, RecursionError) as error:
         return [Problem(0, "", f"not YAML: {str(error).splitlines()[0]}", "CFG_YAML")]
     if not isinstance(document, CommentedMap):
-        kind = "empty" if document is None else f"a {type(document).__name__}"
+        kind = "empty" if document is None else "a list or a single value"
         return [Problem(1, "", f"the file is {kind}; a mapping of sections is needed", "CFG_TYPE")]
     lines: dict[Path, int] = {}
     plain = _plain(document, (), lines)

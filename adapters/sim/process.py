@@ -32,7 +32,11 @@ class PlantProcess:
         command = [sys.executable, "-m", MODULE, "--directory", str(directory), *options]
         with self.errors.open("w") as stream:  # a pipe nobody reads would stop the server
             self.child = subprocess.Popen(  # noqa: S603  (our own module)
-                command, stdout=subprocess.PIPE, stderr=stream, text=True
+                command,
+                stdout=subprocess.PIPE,
+                stderr=stream,
+                text=True,
+                start_new_session=True,  # Ctrl-C is for the caller, who stops the plant in order
             )
         line = self.child.stdout.readline() if self.child.stdout is not None else ""
         if not line:

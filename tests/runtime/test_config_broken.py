@@ -1,6 +1,7 @@
 """One table of broken configurations: each names the line, the field, the value and the remedy."""
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -328,3 +329,10 @@ def test_the_command_prints_every_problem_and_exits_78(plant_folder: Path) -> No
 def test_the_schema_for_editors_is_the_one_of_the_code() -> None:
     stored = json.loads((REPOSITORY / "configs" / "schema.json").read_text())
     assert stored == json_schema(), "run: steadyhand schema > configs/schema.json"
+
+
+def test_a_pipe_is_no_configuration_and_nobody_waits_for_it(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    _, problems = check(pipe)
+    assert [problem.message for problem in problems] == ["is no regular file"]

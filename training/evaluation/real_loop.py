@@ -38,8 +38,11 @@ from steadyhand.runtime.virtual import (
 )
 from steadyhand.runtime.yardstick import yardsticks
 
-NOMINAL_TIME_SCALE = 4500.0
-"""Only sets time-outs; in lock-step the plant's time does not follow the wall's."""
+NOMINAL_TIME_SCALE = 1500.0
+"""Only sets time-outs: in lock-step the plant's time does not follow the wall's. A tick that is
+given up waiting for would write again, and so move the plant by a period of its own.
+"""
+PUBLISHING_S = 0.02
 SILENT_S = 30.0
 
 
@@ -93,7 +96,8 @@ def episode(seed: int) -> EpisodeResult:
         )
         with PlantProcess(folder / "pki", *options) as process:
             start = process.side.truth()["state"][0]
-            runtime = start_runtime(folder, virtual_config(folder, process, NOMINAL_TIME_SCALE))
+            config = virtual_config(folder, process, NOMINAL_TIME_SCALE, publishing_s=PUBLISHING_S)
+            runtime = start_runtime(folder, config)
             try:
                 truth = _wait(process, ticks)
             finally:
