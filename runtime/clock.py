@@ -152,14 +152,18 @@ class PlantClock:
         self._timeout_s = timeout_s
         self._idle = idle or Idle()
         self._monotonic = monotonic
-        self._start_s = monotonic()
+        self._now_s = 0.0
+        """The loop's time: the plant's, but never backwards."""
+        self._plant_s: float | None = None
         self._period: int | None = None
         """Number of the plant's period that the last tick belonged to."""
 
     def wait(self, after_sequence: int) -> Beat:
         """Block for the first image of another period, at most `timeout_s`."""
-        until_s = self._monotonic() + self._timeout_s
+        began_s = self._monotonic()
+        until_s = began_s + self._timeout_s
         skipped = 0
+        moved_s: float | None = None
         while (left_s := until_s - self._monotonic()) > 0.0:
             if self._link.wait_fresh(after_sequence, min(left_s, SLICE_S)):
                 after_sequence, plant_s = self._link.newest()
@@ -168,12 +172,19 @@ class PlantClock:
                     before, self._period = self._period, period
                     # a plant that began anew has not skipped anything
                     skipped = 0 if before is None else max(0, period - before - 1)
+                    moved_s = 0.0 if self._plant_s is None else max(0.0, plant_s - self._plant_s)
+                    self._plant_s = plant_s
                     break
             if self._idle.take():
                 break
         now_s = self._monotonic()
+        if moved_s is None:  # no new image: time goes on by our own clock
+            moved_s = (now_s - began_s) * self._time_scale
+            if self._plant_s is not None:
+                self._plant_s += moved_s
+        self._now_s += moved_s
         return Beat(
-            now_s=(now_s - self._start_s) * self._time_scale,
+            now_s=self._now_s,
             lateness_s=0.0,
             skipped=skipped,
             deadline_s=now_s + self._wall_period_s,

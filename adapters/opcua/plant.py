@@ -110,6 +110,12 @@ class Plant:
         return self._columns.sequence >= 0
 
     @property
+    def behind(self) -> bool:
+        """Has the plant a newer image than the one taken?"""
+        number = self.signs.sequence
+        return self.numbered and not isnan(number) and number != self._image_number
+
+    @property
     def time_s(self) -> float:
         """Plant time of the observations. Control nodes are read more often than whole images, so
         where images are numbered their time is the one that was read with them.
@@ -149,10 +155,10 @@ class Plant:
             LinkError, OSError, asyncua's UaError: the session is no good any more.
         """
         async with self._turn("read"):
-            if whole:
-                return await self._take_whole()
-            await self._take_control()
-            return False
+            if not whole:
+                await self._take_control()
+            # a notification can be late or lost; the number itself tells that there is a new image
+            return await self._take_whole() if whole or self.behind else False
 
     @asynccontextmanager
     async def _turn(self, what: str) -> AsyncIterator[None]:

@@ -230,6 +230,8 @@ class Worker:
             except BUSY as error:  # not tried again: the next command is newer
                 text = f"the server was too busy to take the command: {type(error).__name__}"
                 self._board.tell(Fault(ReasonCode.WRITE_FAILED, text=text))
+            if plant.behind:
+                self._due.set()
             self._pin(feed)
 
     def _pin(self, feed: Feed) -> None:

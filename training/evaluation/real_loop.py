@@ -38,7 +38,7 @@ from steadyhand.runtime.virtual import (
 )
 from steadyhand.runtime.yardstick import yardsticks
 
-NOMINAL_TIME_SCALE = 1500.0
+NOMINAL_TIME_SCALE = 4500.0
 """Only sets time-outs: in lock-step the plant's time does not follow the wall's. A tick that is
 given up waiting for would write again, and so move the plant by a period of its own.
 """
