@@ -91,7 +91,7 @@ def _share(
     last one ended, so the pull towards the start fades by softness^2 a step, and no step needs a
     softness that would cost the digits of its answer.
     """
-    longest = float(np.max(np.square(J[now]) @ r_inv))
+    longest = np.max(np.square(J[now]) @ r_inv)
     best = np.inf
     found: Vector | None = None
     for softness in _SOFTNESS:
@@ -99,7 +99,7 @@ def _share(
         answer = ask(counts, soft, offset, near if found is None else found)
         if answer is None:
             break
-        total = float(np.sum(np.square(_missing(equality, J @ answer + offset)[now])))
+        total = np.sum(np.square(_missing(equality, J @ answer + offset)[now]))
         # No step is worse but by rounding; the sum is too flat to tell the last digits by.
         if total <= best * (1.0 + 1e-9):
             best, found = total, answer

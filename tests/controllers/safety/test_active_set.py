@@ -344,6 +344,16 @@ def test_soft_rows_that_contradict_hold_to_rounding() -> None:
     assert gate - u[0] - soft * multiplier[1] == pytest.approx(0.0, abs=1e-14)
 
 
+def test_multipliers_are_those_of_the_answer_not_of_the_path() -> None:
+    # Two walls 1e-6 apart in angle meet at 0: -y1 + 2 y2 = 2 and 1e-6 (y1 + y2) = 1. The soft
+    # rows come first and leave again.
+    J = [[1, -1], [-1, 1e-6], [2, 1e-6], [-2, 1]]
+    status, _, u, multiplier = answer([2, 1], J, [-2, 0, 0, 0], [1e-4, 0, 0, 1e-4])
+    assert status == Status.SOLVED
+    assert u == pytest.approx([0.0, 0.0], abs=1e-15)
+    assert multiplier[:4] == pytest.approx([0.0, 666_666.0, 333_334.0, 0.0], rel=1e-9)
+
+
 def test_the_path_does_not_follow_its_own_rounding() -> None:
     """A soft row pulls with 1e8 against a hard one that ends 1e-12 before the bound."""
     room = 4e-12

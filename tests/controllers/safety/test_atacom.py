@@ -13,6 +13,7 @@ from steadyhand.controllers.reasons import ReasonCode
 from steadyhand.controllers.safety import active_set, limits, rows
 from steadyhand.controllers.safety.active_set import Status
 from steadyhand.controllers.safety.atacom import AtacomDC, sweep
+from steadyhand.controllers.safety.chain import SafetyChain
 from steadyhand.controllers.safety.constraint import ConstraintRow, ConstraintSet, Gains, Priority
 from steadyhand.controllers.safety.limits import Limits
 from steadyhand.controllers.safety.row_filter import ATACOM, DC
@@ -157,7 +158,7 @@ def test_exactly_at_the_limit_is_not_outside(bench) -> None:
 def test_the_oldest_sample_is_named(bench) -> None:
     plant = bench(max_age_s=np.array([2.0, 2.0, 2.0, 20.0]))
     plant.model.fallback[:] = 0.25
-    observation = replace(plant.image([0.0]), age_s=np.array([2.0, 5.0, 3.0, 19.0]))
+    observation = replace(plant.image([0.0]), age_s=np.array([2.0, 5.0, 3.0, 20.0]))
     certified = plant.filter.certify(observation, np.array([0.1]), plant.command([0.0]))
     (fault,) = [one for one in certified.faults if one.code is ReasonCode.OBS_STALE]
     assert (fault.signal, fault.value, fault.limit) == ("observation[1]", 5.0, 2.0)
@@ -666,6 +667,7 @@ def test_equal_images_give_equal_answers(bench) -> None:
 
 def test_nothing_is_compiled_inside_a_tick(bench, kernels: str) -> None:
     plant = bench(n=2)
+    made = SafetyChain(plant.filter, plant.limits, plant.model.backup)
     found = [
         kernel
         for module in (active_set, rows, limits)
@@ -678,6 +680,8 @@ def test_nothing_is_compiled_inside_a_tick(bench, kernels: str) -> None:
     for wanted in (frozen, frozen.astype(np.float32), np.zeros(4)[::2], np.array([1, 2]), [nan, 1]):
         plant.certify(wanted, applied=frozen)
         plant.certify(wanted, time_s=2, sent_s=1, sequence=3)
+    plant.certify(frozen, time_s=2.1, sent_s=2, sequence=4, written=np.bool_(True))
+    made.certify(plant.image(frozen), frozen, plant.command(frozen))
     plant.model.k[:], plant.model.J[:] = 0.5, 1.0
     plant.certify(frozen)
     plant.filter.holding_input(plant.image(frozen))
@@ -745,6 +749,7 @@ class TestRefusals:
         with pytest.raises(SafetyError, match=r"diameter 0.9, the inputs span 1:"):
             self.make(table_model, box, rows_of, gains=Gains.for_period(PERIOD, 0.9))
         self.make(table_model, box, rows_of, gains=Gains.for_period(PERIOD, 1.1))
+        self.make(table_model, box, rows_of, gains=Gains.for_period(PERIOD, 1.0 - 1e-12))
 
     def test_defaults(self, table_model, box, rows_of) -> None:
         made = self.make(table_model, box, rows_of)

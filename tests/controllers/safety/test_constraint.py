@@ -192,6 +192,12 @@ def test_gains_exactly_at_the_bounds_are_taken() -> None:
         Gains(1.0, 1.0, 0.0, 0.0, 1.0, softness_floor=1.0000001e-3)
 
 
+def test_rounding_beyond_the_bounds_is_forgiven_to_the_last_bit() -> None:
+    Gains(1.0, 1.0, 0.9 * (1 + 1e-12), 0.0, 1.0)
+    Gains(1.0, 1.0, 0.0, 0.0, 1 + 1e-12)
+    Gains(1.0, 1.0, 0.0, 0.0, 1.0, softness_floor=1e-3 * (1 + 1e-12))
+
+
 def test_the_floor_counts_over_the_whole_input_set() -> None:
     Gains(1.0, 2.0, 0.0, 0.0, 1.0, softness_floor=4e-4)
     with pytest.raises(SafetyError, match=r"0.0006\*2\*1 s = 0.0012 > 0.001 of the range"):

@@ -64,6 +64,16 @@ def test_projection_of_one_row_by_hand() -> None:
     assert u == pytest.approx([-1 / 3], rel=1e-14)
 
 
+def test_projection_owes_nothing_to_its_buffers() -> None:
+    M, step, u = np.full((2, 2), 7.0), np.full(2, 7.0), np.full(2, 7.0)
+    for _ in range(2):
+        assert tangent.project(
+            np.zeros(2), np.array([4.0, 1.0]), np.array([[1.0, 1.0]]), np.ones(1), np.full(1, 1e8),
+            M, step, u,
+        )  # fmt: skip
+        assert u == pytest.approx([-0.2, -0.8], abs=1e-7)
+
+
 def test_projection_respects_the_metric() -> None:
     # Two equal inputs, the first four times as dear: it moves a quarter as far.
     _, u = projected([0.0, 0.0], [[1.0, 1.0]], [1.0], [1e8], r=[4.0, 1.0])
@@ -111,6 +121,23 @@ def test_newton_pins_bounds_on_both_sides() -> None:
     assert settled
     # u1 = 1 at its bound; u2 + (1 + u2) = 0.
     assert u == pytest.approx([1.0, -0.5, -1.0])
+
+
+@pytest.mark.parametrize("side", [1.0, -1.0])
+def test_newton_leaves_a_pinned_input_out_of_the_step(side: float) -> None:
+    # u1 stays at 1 (gradient 1 - 1.3 + 0.1 < 0), so u2 + 0.1 (1 + u2) = 0 in one step.
+    settled, passes, u, _ = newton(
+        [1.3 * side, 0.0], [[side, side]], [0.0], [0.1], [-1, -1], [1, 1]
+    )
+    assert (settled, passes) == (True, 2)
+    assert u == pytest.approx([side, -side / 11], rel=1e-14)
+
+
+def test_newton_takes_exactly_the_passes_it_may() -> None:
+    for cap, settled in ((1, False), (2, True)):
+        found = newton([1.0], [[1.0]], [0.0], [1.0], [-2], [2], cap=cap)
+        assert found[:2] == (settled, cap)
+    assert newton([0.1], [[1.0]], [-1.0], [1.0], [-2], [2], cap=1)[:2] == (True, 1)
 
 
 def test_newton_refuses_what_is_singular() -> None:
