@@ -43,12 +43,19 @@ _PASSES = 3
 """Passes of the final solve: one, and two that refine it."""
 _EXACT = 1e-10
 """a_i^2 below this share of the row's length^2 counts as zero: it costs digits, moves nothing."""
+_NEGLIGIBLE = 1e-200
+"""a_i^2 below this counts as zero, too: the multiplier p/a_i^2 would overflow."""
+_GRIPLESS = 1e-13
+"""A row that all the box changes by less than this share is constant: J_i counts as zero.
+
+Otherwise the path would look for its answer 1e13 ranges away and lose every digit on the way.
+"""
 _DEPENDENT = 1e-12
 """sin^2 of the angle below which a normal counts as a combination of the active ones."""
 
 _ADDED, _NEVER, _SPARE = -1, -2, -3
-# Rows of the `vectors` buffer: one number per active row.
-_MULTIPLIER, _SOFT, _STEP, _OFFSET, _LENGTH2 = range(5)
+# Rows of the `vectors` buffer: one number per active row, and two per row of the problem.
+_MULTIPLIER, _SOFT, _STEP, _OFFSET, _LENGTH2, _GRIP = range(6)
 
 
 @njit(cache=True)
@@ -270,9 +277,9 @@ def _load(
     vectors[_MULTIPLIER, q] = 0.0
     if pick < m:
         for a in range(n):
-            normals[q, a] = J[pick, a]
+            normals[q, a] = J[pick, a] * vectors[_GRIP, pick]
         vectors[_OFFSET, q] = c[pick]
-        exact = soft[pick] <= _EXACT * vectors[_LENGTH2, pick]
+        exact = soft[pick] <= _EXACT * vectors[_LENGTH2, pick] + _NEGLIGIBLE
         vectors[_SOFT, q] = 0.0 if exact else soft[pick]
         return
     for a in range(n):
@@ -368,6 +375,25 @@ def _add(
 
 
 @njit(cache=True)
+def _measure(
+    r_inv: Vector, J: Matrix, c: Vector, soft: Vector, lo: Vector, hi: Vector, vectors: Matrix
+) -> None:
+    """Length of every row in the metric, softness included, and whether the box can move it."""
+    m, n = J.shape
+    for i in range(m):
+        length2 = 0.0
+        reach = 0.0
+        middle = c[i]
+        for a in range(n):
+            length2 += J[i, a] * r_inv[a] * J[i, a]
+            reach += abs(J[i, a]) * (hi[a] - lo[a])
+            middle += J[i, a] * 0.5 * (lo[a] + hi[a])
+        grip = 0.0 if reach <= _GRIPLESS * abs(middle) else 1.0
+        vectors[_GRIP, i] = grip
+        vectors[_LENGTH2, i] = grip * length2 + soft[i]
+
+
+@njit(cache=True)
 def solve_dual(
     u_nom: Vector,
     r_inv: Vector,
@@ -408,11 +434,7 @@ def solve_dual(
         (status, steps): see `Status`; no step was needed if u_nom already holds every row.
     """
     m, n = J.shape
-    for i in range(m):
-        length2 = soft[i]
-        for a in range(n):
-            length2 += J[i, a] * r_inv[a] * J[i, a]
-        vectors[_LENGTH2, i] = length2
+    _measure(r_inv, J, c, soft, lo, hi, vectors)
     for i in range(m + 2 * n):
         multiplier[i] = 0.0
         index[1, i] = 0
@@ -459,7 +481,7 @@ class Workspace:
         # A candidate stands behind up to m rows and n bounds that are active already.
         self.normals: Matrix = np.zeros((size + 1, n))
         self.factor: Matrix = np.zeros((size + 1, size + 1))
-        self.vectors: Matrix = np.zeros((5, size + 1))
+        self.vectors: Matrix = np.zeros((6, size + 1))
         self.index: Index = np.zeros((2, size + 1), dtype=np.int64)
         self.multiplier: Vector = np.zeros(size)
         self.cap = 20 + 4 * size

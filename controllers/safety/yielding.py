@@ -15,11 +15,15 @@ from steadyhand.controllers.signals import Vector
 Ask = Callable[[Mask, Vector, Vector, Vector], Vector | None]
 """(rows that count, their softness a^2, offsets, input to stay near) -> input (n,), None: none."""
 
-_SOFTNESS = (1e-3, 1e-4, 1e-4)
-"""Of the rows that give way, relative to the longest of them; one step after the other.
+_FIRST, _THEN = 1e-3, 1e-4
+"""Softness of the rows that give way, relative to the longest of them.
 
-The first decides ties, to 1e-6 of the ranges; the others take its pull out of what is missing.
+The first step decides ties, to 1e-6 of the ranges; the others take its pull out of what is missing.
 """
+_STEPS = 20
+"""Three are usual; rows of 1e-4 of the longest take all."""
+_SETTLED = 1e-9
+"""A step of less than this share of the ranges is the last."""
 _ROUNDING = 1e-12
 """Room left to a row that gave way, relative to the numbers it is summed from."""
 
@@ -92,15 +96,20 @@ def _share(
     softness that would cost the digits of its answer.
     """
     longest = np.max(np.square(J[now]) @ r_inv)
+    longest = longest if longest > 0 else 1.0
     best = np.inf
     found: Vector | None = None
-    for softness in _SOFTNESS:
-        soft = np.where(now, softness**2 * (longest if longest > 0 else 1.0), 0.0)
-        answer = ask(counts, soft, offset, near if found is None else found)
+    for step in range(_STEPS):
+        softness = _THEN if step else _FIRST
+        start = near if found is None else found
+        answer = ask(counts, np.where(now, softness**2 * longest, 0.0), offset, start)
         if answer is None:
             break
         total = np.sum(np.square(_missing(equality, J @ answer + offset)[now]))
         # No step is worse but by rounding; the sum is too flat to tell the last digits by.
-        if total <= best * (1.0 + 1e-9):
-            best, found = total, answer
+        if total > best * (1.0 + 1e-9):
+            break
+        best, found = total, answer
+        if np.sum(np.square(answer - start) / r_inv) <= _SETTLED**2:
+            break
     return found

@@ -123,6 +123,13 @@ def test_always_a_finite_command_within_the_limits(
     J=np.array([[1.0, -1.0], [1.0, 1.0], [1.0, 1.0]]), trusted=np.zeros(M), untrusted=np.zeros(M),
     fallback=np.zeros(N),
 )  # fmt: skip
+@example(
+    # Rows that no input can move, and next to no softness.
+    wanted=np.zeros(N), k=np.array([0.0625, 0.0, -4.53295219e-37]),
+    J=np.array([[-4.53295219e-37] * N, [1.5, 1.0], [-4.53295219e-37] * N]),
+    trusted=np.array([-0.125, 0.0, 0.0]), untrusted=np.array([0.0, 0.125, 0.125]),
+    fallback=np.zeros(N),
+)  # fmt: skip
 def test_what_is_called_solved_is_safe(wanted, k, J, trusted, untrusted, fallback) -> None:
     model, chain, _ = CHAINS[0]
     model.k, model.J, model.trusted, model.untrusted = k, J, trusted, untrusted

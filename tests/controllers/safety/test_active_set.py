@@ -246,6 +246,36 @@ def test_vanishing_jacobian_of_a_hard_row_is_infeasible() -> None:
     assert answer([0.4], [[0.0]], [-2.0], [0.0])[0] == Status.SOLVED
 
 
+@pytest.mark.parametrize("tiny", [1e-10, 1e-13, 1e-15, 1e-20, 1e-37, 1e-200])
+def test_a_hard_row_beyond_what_the_box_can_do_is_infeasible(tiny: float) -> None:
+    # 0.1 + tiny (u1 - u2) with |u| <= 1 never holds.
+    J, box = [[tiny, -tiny], [1.0, 0.5]], ([-1, -1], [1, 1])
+    for soft in (0.0, 1e-201):
+        assert answer([0.4, 0.4], J, [0.1, -0.3], [soft, 0.0], None, *box)[0] == Status.INFEASIBLE
+
+
+@pytest.mark.parametrize("tiny", [1e-15, 1e-20, 1e-37, 1e-90])
+def test_a_soft_row_that_the_box_cannot_move_is_paid_for(tiny: float) -> None:
+    J, box = [[tiny, -tiny], [1.0, 0.5]], ([-1, -1], [1, 1])
+    for soft in (1.0, 1e-6, tiny * 1e-3, tiny * tiny):
+        status, steps, u, multiplier = answer([0.4, 0.4], J, [0.1, -0.3], [soft, 0.0], None, *box)
+        assert (status, steps) == (Status.SOLVED, 2)
+        assert multiplier[0] == pytest.approx(0.1 / soft, rel=1e-12)
+        # u1 + u2/2 = 0.3 from (0.4, 0.4): 0.3/1.25 of (1, 0.5) back.
+        assert u == pytest.approx([0.16, 0.28], abs=1e-15)
+
+
+@pytest.mark.parametrize(
+    ("lo", "hi", "constant"),
+    [(-1.0, 1.0, False), (-0.2, 0.2, True), (0.0, 0.4, True), (-100.0, 100.4, False)],
+)
+def test_what_the_box_moves_is_told_by_its_width(lo: float, hi: float, constant: bool) -> None:
+    # 1e-13 of |c| = 1 against 1e-13 of (hi - lo), and softness as small as the length of the row.
+    status, _, u, _ = answer([0.1], [[1e-13]], [1.0], [1e-26], lo=[lo], hi=[hi])
+    assert status == Status.SOLVED
+    assert u == pytest.approx([0.1 if constant else lo])
+
+
 @pytest.mark.parametrize("tiny", [1e-3, 1e-6, 1e-9, 1e-12])
 def test_small_jacobian_never_leaves_the_bounds(tiny: float) -> None:
     status, _, u, multiplier = answer([0.4], [[tiny]], [0.1], [0.01], lo=[-1], hi=[1])
@@ -275,7 +305,7 @@ def test_the_cap_grows_with_the_problem() -> None:
     work = Workspace(19, 7)
     assert work.multiplier.shape == (33,)
     assert (work.normals.shape, work.factor.shape) == ((34, 7), (34, 34))
-    assert (work.vectors.shape, work.index.shape) == ((5, 34), (2, 34))
+    assert (work.vectors.shape, work.index.shape) == ((6, 34), (2, 34))
 
 
 def test_an_answer_that_does_not_hold_is_none() -> None:
@@ -326,6 +356,28 @@ def test_the_check_allows_for_the_rounding_of_large_numbers(
             *(u * ones, y * np.ones(3), np.ones((5, 4))),
         )
         assert bool(found) is holds
+
+
+@pytest.mark.parametrize("smallest", [-5, -12, -40, -150])
+def test_rows_of_all_sizes_are_never_given_up(smallest: int, many: Callable[[int], int]) -> None:
+    """Rows and softness over many decades, at random, also within one row."""
+    rng = np.random.default_rng(2)
+    solvers = {(n, m): ActiveSetSolver(m, n) for n in range(1, 4) for m in range(1, 6)}
+    ended = dict.fromkeys(Status, 0)
+    for _ in range(many(4000)):
+        n, m = int(rng.integers(1, 4)), int(rng.integers(1, 6))
+        J = rng.standard_normal((m, n)) * 10 ** rng.uniform(smallest, 1, (m, 1))
+        J[rng.random((m, n)) < 0.1] *= 10 ** rng.uniform(smallest, 0)
+        a = 10 ** rng.uniform(smallest, 0, m) * (rng.random(m) < 0.7)
+        c, u = rng.standard_normal(m) * rng.choice([1, 1, 0, 1e-6]), np.empty(n)
+        status, _ = solvers[n, m].solve(
+            *(rng.standard_normal(n), 10.0 ** rng.integers(-1, 4, n), J, c, a * a),
+            *(np.zeros(m, bool), -np.ones(n), np.ones(n), u),
+        )
+        ended[Status(status)] += 1
+        assert (np.abs(u) <= 1).all()
+    assert ended[Status.STOPPED] == 0
+    assert min(ended[Status.SOLVED], ended[Status.INFEASIBLE]) > 0.1 * many(4000)
 
 
 def test_what_is_no_number_is_no_answer() -> None:

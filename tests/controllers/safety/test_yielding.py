@@ -126,7 +126,7 @@ class TestAsk:
     """The order of the questions, and what is made of answers that fail."""
 
     ROWS = bound_rows([PEOPLE, EQUIPMENT])
-    J = np.array([[1.0], [-1.0]])
+    J, r_inv = np.array([[1.0], [-1.0]]), np.ones(1)
 
     def run(self, answers, offset=(0.5, 0.5), near=0.0):
         asked = []
@@ -138,7 +138,7 @@ class TestAsk:
             return None if answer is None else np.array([answer])
 
         found = least_violation(
-            ask, self.ROWS, self.J, np.array(offset), np.ones(1), np.array([near]), 1e-9
+            ask, self.ROWS, self.J, np.array(offset), self.r_inv, np.array([near]), 1e-9
         )
         return found, asked
 
@@ -160,25 +160,40 @@ class TestAsk:
         assert asked[2][1].tolist() == pytest.approx([0.0, 1e-6]), "only the row in turn is soft"
 
     def test_steps_start_where_the_last_one_ended(self) -> None:
-        found, asked = self.run([None, -0.2, -0.3, -0.4, 0.1], near=0.9)
+        found, asked = self.run([None, -0.2, -0.3, -0.4, -0.4, 0.1], near=0.9)
         assert found.tolist() == [0.1]
-        assert [one[3].tolist() for one in asked] == [[0.9], [0.9], [-0.2], [-0.3], [0.9]]
-        assert [one[1][0] for one in asked] == pytest.approx([0, 1e-6, 1e-8, 1e-8, 0])
+        assert [one[3].tolist() for one in asked] == [[0.9], [0.9], [-0.2], [-0.3], [-0.4], [0.9]]
+        assert [one[1][0] for one in asked] == pytest.approx(
+            [0, 1e-6, 1e-8, 1e-8, 1e-8, 0], abs=0.0
+        )
+
+    @pytest.mark.parametrize(("moved", "r_inv", "last"), [
+        (1.5e-9, 1.0, False), (0.5e-9, 1.0, True), (1.5e-9, 4.0, True), (0.7e-9, 0.25, False),
+    ])  # fmt: skip
+    def test_a_step_that_hardly_moves_is_the_last(self, moved, r_inv, last) -> None:
+        self.r_inv = np.array([r_inv])
+        answers = [None, -0.2, -0.2 - moved, -0.3, -0.3, -0.3]
+        assert len(self.run(answers)[1]) == (4 if last else 6)
+
+    def test_steps_come_to_an_end(self) -> None:
+        people = list(-0.2 - 0.01 * np.arange(1, 21))
+        found, asked = self.run([None, *people, 0.1])
+        assert len(asked) == 22
+        assert found.tolist() == [0.1]
 
     def test_a_step_that_is_worse_is_dropped(self) -> None:
-        found, asked = self.run([None, -0.2, -0.1, -0.2, -0.2])
-        assert [one[3].tolist() for one in asked][1:4] == [[0.0], [-0.2], [-0.2]]
+        found, asked = self.run([None, -0.2, -0.1, -0.2])
         # People miss 0.3 at -0.2; tolerance and rounding are room on top.
         room = 1e-9 + 1e-12 * (0.2 + 0.5)
-        assert asked[4][2] == pytest.approx([0.2 - room, 0.5], rel=1e-14, abs=0.0)
+        assert asked[3][2] == pytest.approx([0.2 - room, 0.5], rel=1e-14, abs=0.0)
         assert found.tolist() == [-0.2]
 
     @pytest.mark.parametrize(("J", "u", "offset"), [(-1.0, 0.2, 0.5), (1.0, 0.8, -0.5)])
     def test_room_is_left_for_the_size_of_all_numbers(self, J, u, offset) -> None:
         self.J = np.array([[J], [-1.0]])
-        _, asked = self.run([None, u, u, u, u], offset=(offset, 0.5))
+        _, asked = self.run([None, u, u, u], offset=(offset, 0.5))
         left = -(J * u) - (1e-9 + 1e-12 * (abs(u) + abs(offset)))
-        assert asked[4][2][0] == pytest.approx(left, rel=1e-14, abs=0.0)
+        assert asked[3][2][0] == pytest.approx(left, rel=1e-14, abs=0.0)
 
     @pytest.mark.parametrize(("row", "length2"), [([0.3, 0.4], 0.29), ([0.0, 0.0], 1.0)])
     def test_softness_goes_by_the_length_in_the_metric(self, row, length2) -> None:
