@@ -95,8 +95,7 @@ def _share(
     last one ended, so the pull towards the start fades by softness^2 a step, and no step needs a
     softness that would cost the digits of its answer.
     """
-    longest = np.max(np.square(J[now]) @ r_inv)
-    longest = longest if longest > 0 else 1.0
+    longest: float = np.max(np.square(J[now]) @ r_inv) or 1.0
     best = np.inf
     found: Vector | None = None
     for step in range(_STEPS):
