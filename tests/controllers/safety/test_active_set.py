@@ -276,6 +276,14 @@ def test_what_the_box_moves_is_told_by_its_width(lo: float, hi: float, constant:
     assert u == pytest.approx([0.1 if constant else lo])
 
 
+def test_a_narrow_box_far_out_still_moves_a_row_that_is_near_zero_there() -> None:
+    # The numbers of the row are 1e6, its value in the box at most 1e-8.
+    box = ([1e6 - 1e-8], [1e6 + 1e-8])
+    status, _, u, _ = answer([1e6 + 1e-8], [[1.0]], [-1e6], [0.0], None, *box)
+    assert status == Status.SOLVED
+    assert u.tolist() == [1e6]
+
+
 @pytest.mark.parametrize("tiny", [1e-3, 1e-6, 1e-9, 1e-12])
 def test_small_jacobian_never_leaves_the_bounds(tiny: float) -> None:
     status, _, u, multiplier = answer([0.4], [[tiny]], [0.1], [0.01], lo=[-1], hi=[1])
