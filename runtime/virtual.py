@@ -1,6 +1,5 @@
 """A virtual plant and a real runtime on one machine: for the demonstration and for evaluations."""
 
-import re
 import signal
 import subprocess
 import sys
@@ -30,8 +29,9 @@ def virtual_config(
     folder: Path,
     plant: PlantProcess,
     time_scale: float,
-    bundle: bool = True,
     publishing_s: float | None = None,
+    bundle: Path | None = None,
+    trusted: Path | None = None,
 ) -> Path:
     """The shipped configuration for a virtual plant whose certificates lie in `folder`/pki.
 
@@ -39,13 +39,16 @@ def virtual_config(
         folder: where the configuration and everything the runtime writes goes.
         plant: the running plant.
         time_scale: plant seconds per second.
-        bundle: use the shipped bundle; without one the heuristic drives.
         publishing_s: how often the link looks for a new image; its own choice by default.
+        bundle: file of the controller; the shipped one by default.
+        trusted: folder of the public keys that may sign it; the shipped one by default.
 
     Raises:
         ConfigError: the shipped configuration is not there, or no longer holds what is changed.
     """
     shipped = shipped_config()
+    file = bundle or shipped.parent / "thermal_storage.shb"
+    keys = trusted or shipped.parent / "keys"
     text = shipped.read_text(encoding="utf-8")
     wall_period_s = 900.0 / time_scale
     often = "" if publishing_s is None else f"\n  publishing: {publishing_s} s"
@@ -56,18 +59,16 @@ def virtual_config(
         "deadline: 500 ms": f"deadline: {0.5 * wall_period_s} s",
         'initial: "off"': "initial: full",
         "listen: 127.0.0.1:9464": "listen: 127.0.0.1:0",
-        "file: thermal_storage.shb": f"file: {shipped.parent / 'thermal_storage.shb'}",
-        "trusted_keys: keys": f"trusted_keys: {shipped.parent / 'keys'}",
+        "file: thermal_storage.shb": f"file: {file.resolve()}",
+        "trusted_keys: keys": f"trusted_keys: {keys.resolve()}",
     }
     for old, new in changes.items():
         if old not in text:
             raise ConfigError(f"{shipped}: {old!r} is gone; virtual plants need it")
         text = text.replace(old, new, 1)
-    if not bundle:
-        text = re.sub(r"(?m)^bundle:\n(?:  .*\n)+", "", text)
-    file = folder / "steadyhand.yaml"
-    file.write_text(text, encoding="utf-8")
-    return file
+    config = folder / "steadyhand.yaml"
+    config.write_text(text, encoding="utf-8")
+    return config
 
 
 def start_runtime(folder: Path, config: Path, *options: str) -> "subprocess.Popen[bytes]":

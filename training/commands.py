@@ -83,15 +83,15 @@ def evaluate(
             "--real-loop",
             min=0,
             max=9,
-            help="So many sets of 30 held-out days of the shipped bundle in the real loop: "
-            "encrypted OPC UA, gate, journal; minutes each.",
+            help="So many sets of 30 held-out days in the real loop: encrypted OPC UA, gate, "
+            "journal; minutes each.",
         ),
     ] = 0,
     as_json: AsJson = False,
 ) -> None:
     """Run a bundle behind the safety filter on the held-out days, beside the rules."""
     if real_loop:
-        _evaluate_real_loop(real_loop, as_json)
+        _evaluate_real_loop(real_loop, bundle, trusted, as_json)
         return
     from steadyhand.training.thermal_release import evaluate_bundle
 
@@ -112,11 +112,11 @@ def evaluate(
     Console().print(table)
 
 
-def _evaluate_real_loop(sets: int, as_json: bool) -> None:
+def _evaluate_real_loop(sets: int, bundle: Path, trusted: Path, as_json: bool) -> None:
     from steadyhand.training.evaluation.real_loop import evaluate_sets
 
     console = Console(stderr=True)
-    data = evaluate_sets(sets, console.print)
+    data = evaluate_sets(sets, bundle, trusted, console.print)
     if as_json:
         sys.stdout.write(json.dumps(data, indent=2, allow_nan=False) + "\n")
         return

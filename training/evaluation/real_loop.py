@@ -1,10 +1,11 @@
 """What a controller costs in the real loop: encrypted OPC UA, filter, gate, journal, in lock-step.
 
 Each episode starts a virtual plant and a runtime as processes of their own, with the shipped
-configuration; the plant advances one period per heartbeat, so nothing depends on this machine's
-speed. Costs are the plant's own account.
+configuration and the given bundle; the plant advances one period per heartbeat, so nothing depends
+on this machine's speed. Costs are the plant's own account.
 
     steadyhand evaluate --real-loop 3
+    steadyhand evaluate out/seed1/thermal_storage.shb --trusted out/seed1/keys --real-loop 1
 """
 
 import os
@@ -31,7 +32,6 @@ from steadyhand.controllers.plants.thermal_storage_scenario import (
 from steadyhand.runtime.bundle.pack import inspect_bundle
 from steadyhand.runtime.reader import JournalReader
 from steadyhand.runtime.virtual import (
-    shipped_config,
     start_runtime,
     stop_runtime,
     virtual_config,
@@ -63,12 +63,15 @@ class EpisodeResult:
 
 
 def evaluate(
-    seeds: Sequence[int], tell: Callable[[str], None] = lambda text: None
+    seeds: Sequence[int],
+    bundle: Path,
+    trusted: Path,
+    tell: Callable[[str], None] = lambda text: None,
 ) -> list[EpisodeResult]:
-    """Run one episode per scenario seed."""
+    """Run one episode per scenario seed, with a bundle signed by a key in folder `trusted`."""
     results = []
     for seed in seeds:
-        results.append(episode(seed))
+        results.append(episode(seed, bundle, trusted))
         done = results[-1]
         tell(
             f"seed {seed}: cost {done.cost:.2f}, optimum {done.optimum:.2f} "
@@ -77,7 +80,7 @@ def evaluate(
     return results
 
 
-def episode(seed: int) -> EpisodeResult:
+def episode(seed: int, bundle: Path, trusted: Path) -> EpisodeResult:
     """One episode in the real loop.
 
     Raises:
@@ -96,7 +99,9 @@ def episode(seed: int) -> EpisodeResult:
         )
         with PlantProcess(folder / "pki", *options) as process:
             start = process.side.truth()["state"][0]
-            config = virtual_config(folder, process, NOMINAL_TIME_SCALE, publishing_s=PUBLISHING_S)
+            config = virtual_config(
+                folder, process, NOMINAL_TIME_SCALE, PUBLISHING_S, bundle, trusted
+            )
             runtime = start_runtime(folder, config)
             try:
                 truth = _wait(process, ticks)
@@ -141,20 +146,20 @@ def _from_journal(directory: Path) -> tuple[dict[str, float], np.ndarray[Any, An
     return shares, 1e3 * np.array([sum(tick.timings[1:]) for tick in ticks])
 
 
-def evaluate_sets(sets: int, tell: Callable[[str], None]) -> dict[str, Any]:
+def evaluate_sets(
+    sets: int, bundle: Path, trusted: Path, tell: Callable[[str], None]
+) -> dict[str, Any]:
     """So many sets of held-out episodes; JSON-ready."""
     per_set = len(HELD_OUT_SEEDS)
     first = HELD_OUT_SEEDS[0]
     done = []
     for k in range(sets):
         seeds = range(first + k * per_set, first + (k + 1) * per_set)
-        done.append(report(evaluate(seeds, tell)))
+        done.append(report(evaluate(seeds, bundle, trusted, tell)))
     return {
-        "command": f"steadyhand evaluate --real-loop {sets} --json",
+        "command": f"steadyhand evaluate {bundle} --trusted {trusted} --real-loop {sets} --json",
         "machine": f"{platform.machine()}, {os.cpu_count()} cores",
-        "bundle": inspect_bundle(shipped_config().parent / "thermal_storage.shb")[
-            "manifest_sha256"
-        ],
+        "bundle": inspect_bundle(bundle)["manifest_sha256"],
         "sets": done,
     }
 
