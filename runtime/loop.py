@@ -37,6 +37,7 @@ from steadyhand.controllers.safety.chain import bypassed
 from steadyhand.controllers.signals import Vector
 from steadyhand.controllers.trust.gate import Gate
 from steadyhand.runtime.clock import Beat, Clock
+from steadyhand.runtime.events import Situation
 from steadyhand.runtime.health import Health
 from steadyhand.runtime.metrics import Metrics
 from steadyhand.runtime.modes import Mode, ModeMachine
@@ -121,6 +122,10 @@ class Loop:
         self._filter_faults: tuple[Fault, ...] = ()
         self._failed: tuple[Fault, ...] = ()
         """The heuristic's failure in this tick."""
+        self._asking = False
+        """Has the plant been told that we drive, or want to?"""
+        self._to_release = False
+        """The plant has to be told that we want nothing any more."""
         self._image = -1
 
     def tick(self, beat: Beat) -> Tick:
@@ -133,28 +138,29 @@ class Loop:
         proposed = stamp()
         verdict = parts.gate.judge(observation, proposal)  # trust?
         judged = stamp()
-        faults = (
-            *observation.faults,
-            *proposal.faults,
-            *self._filter_faults,
-            *self._sent.faults,
-        )
+        # what the last tick's filter and write found bears on who drives now; where it decides
+        # that, it is named as the cause. The record of this tick holds this tick's own reasons
+        own = (*observation.faults, *proposal.faults)
         source = parts.modes.update(
-            verdict, faults, beat.now_s, observation.granted, observation.link
+            verdict,
+            (*own, *self._filter_faults, *self._sent.faults),
+            beat.now_s,
+            observation.granted,
+            observation.link,
         )  # who drives
         self._failed = ()
         wanted = self._wanted(source, observation, proposal, beat.now_s)
         decided = stamp()
         certified = parts.safety.certify(observation, wanted, self._sent)  # make safe
         made_safe = stamp()
-        self._sent = self._actuate(source, certified, beat)  # actuate
+        self._sent = self._actuate(source, observation, certified, beat)  # actuate
         parts.heuristic.track(observation, self._sent)
         done = stamp()
         parts.gate.filtered(certified.report)
         self._filter_faults = certified.faults if source < Source.HANDS_OFF else ()
         self._filter_faults += self._failed
         self._image = observation.sequence
-        faults = (*faults, *self._failed, *self._why(certified, wanted, proposal))
+        faults = (*own, *self._failed, *self._why(certified, wanted, proposal))
         timings = (
             beat.lateness_s,
             read - started,
@@ -206,6 +212,7 @@ class Loop:
                 beat = self._clock.wait(self._image)
                 self.last = self.tick(beat)
                 self._tell(self.last, beat)
+                self._withdraw()
                 self._between_ticks()
                 gc.collect(0)
                 count += 1
@@ -272,20 +279,38 @@ class Loop:
             self._failed = (Fault(ReasonCode.FALLBACK_FAIL, text=text),)
             return self.parts.safe_action
 
-    def _actuate(self, source: Source, certified: Certified, beat: Beat) -> Sent:
+    def _actuate(
+        self, source: Source, observation: Observation, certified: Certified, beat: Beat
+    ) -> Sent:
         """Hand over the certified command, unless it is too late for this period.
 
-        With hands off, the link sends the heartbeat alone.
+        With hands off in a mode that may drive, the link sends request and heartbeat alone, so
+        that the plant can grant control. In a mode that only watches, nothing at all is written:
+        another controller may be driving, and our word in its handshake would take the plant
+        from it. The one exception is the word that we do not drive any more.
         """
+        before = self._sent.sequence
+        if source is Source.HANDS_OFF and self.parts.modes.situation is Situation.WATCHING:
+            if not self._asking:
+                return Sent(certified.action, before, observation.time_s, written=False)
+            self._asking, self._to_release = False, True
+        else:
+            self._asking = True
         late_s = self._monotonic() - beat.deadline_s
         if late_s > 0.0:
             fault = Fault(ReasonCode.TICK_LATE, "", late_s, 0.0, "s after the deadline")
             return Sent(
-                certified.action, self._sent.sequence, beat.now_s, written=False, faults=(fault,)
+                certified.action, before, observation.time_s, written=False, faults=(fault,)
             )
         sent = self.parts.link.write(certified.action, source)
         bypass = bypassed(certified, sent, self.parts.link.outputs)
         return sent if bypass is None else replace(sent, faults=(*sent.faults, bypass))
+
+    def _withdraw(self) -> None:
+        """After a change to a mode that only watches: our request ends with our heartbeat."""
+        if self._to_release:
+            self._to_release = False
+            self.parts.link.release()
 
     def _why(self, certified: Certified, wanted: Vector, proposal: Proposal) -> tuple[Fault, ...]:
         """Why the command is not the proposal as it came: no tick without a word on that."""

@@ -23,9 +23,10 @@ from steadyhand.controllers.frames import Fault, LinkState, Observation, Sent, S
 from steadyhand.controllers.reasons import ReasonCode
 from steadyhand.controllers.signals import SignalSet, Vector
 
-RELEASE_S = 1.0
+RELEASE_S = 0.5
 """Longest wait for the plant to hear that it has its own control back."""
 JOIN_S = 5.0
+"""More than the thread ever needs: it ends what is under way by itself."""
 
 
 class OpcUaLink:
@@ -54,6 +55,8 @@ class OpcUaLink:
         self._worker: Worker | None = None
         self._sequence = 0
         self._heartbeat = secrets.randbelow(1 << 30)
+        self._told = False
+        """Has the plant been told anything that has to be taken back?"""
 
     @property
     def connects(self) -> int:
@@ -122,6 +125,7 @@ class OpcUaLink:
         self._slot.put(
             Command(self._sequence, wire, source, self._heartbeat, expires_s, shot.session)
         )
+        self._told = True
         worker.wake()
         return Sent(sent, self._sequence, shot.time_s, written=wire is not None)
 
@@ -132,9 +136,13 @@ class OpcUaLink:
         )
 
     def release(self) -> None:
-        """Withdraw our request and stop the heartbeat; waits at most a second for the plant."""
-        if self._worker is None:
+        """Withdraw our request and stop the heartbeat; waits at most `RELEASE_S` for the plant.
+
+        Who never wrote has nothing to withdraw, and may be watching another controller at work.
+        """
+        if self._worker is None or not self._told:
             return
+        self._told = False
         self._slot.take()
         pending = self._worker.release()
         if pending is None:
