@@ -45,6 +45,10 @@ class JournalError(SteadyhandError):
     """A journal that cannot be read, or whose chain is broken."""
 
 
+class FileError(SteadyhandError):
+    """A file that a person named and that cannot be read or written."""
+
+
 class RequestError(SteadyhandError):
     """A person's request that is refused. `code` is what the client and the journal get."""
 

@@ -9,12 +9,11 @@ from steadyhand.controllers.catalogue import plant_kind
 from steadyhand.runtime.bundle import commands
 from steadyhand.runtime.bundle.contract import PlantContract
 from steadyhand.runtime.bundle.signature import CONTROLLER
-from steadyhand.runtime.cli import AsJson, show
+from steadyhand.runtime.cli import AsJson
+from steadyhand.runtime.terminal import named_file, show
 
-BundleFile = Annotated[Path, typer.Argument(help="The bundle.", exists=True, dir_okay=False)]
-PrivateKey = Annotated[
-    Path, typer.Option("--key", help="Private key (PEM, mode 0600).", exists=True, dir_okay=False)
-]
+BundleFile = Annotated[Path, typer.Argument(help="The bundle.", show_default=False)]
+PrivateKey = Annotated[Path, typer.Option("--key", help="Private key (PEM, mode 0600).")]
 PlantName = Annotated[str, typer.Option("--plant", help="Plant the bundle is for.")]
 
 app = typer.Typer(no_args_is_help=True, help="Signed controller bundles.")
@@ -40,27 +39,31 @@ def contract(plant: str) -> PlantContract:
 def keygen(
     directory: Annotated[Path, typer.Argument(help="Where the two halves are put.")],
     name: Annotated[str, typer.Option(help="Name of the key's owner.")],
-    days: Annotated[int | None, typer.Option(min=1, help="Days until it expires.")] = None,
+    days: Annotated[
+        int | None, typer.Option(min=1, max=36_500, help="Days until it expires.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Make a signing key; its private half never leaves its file."""
-    directory.mkdir(parents=True, exist_ok=True)
+    with named_file(directory):
+        directory.mkdir(parents=True, exist_ok=True)
     made = commands.keygen(directory, name, [CONTROLLER], days)
     show(made, as_json, _lines(made))
 
 
 @app.command("pack")
 def pack(
-    parts: Annotated[Path, typer.Argument(help="Folder with the parts.", exists=True)],
+    parts: Annotated[Path, typer.Argument(help="Folder with the parts.")],
     target: Annotated[Path, typer.Argument(help="The bundle to write.")],
     key: PrivateKey,
     plant: PlantName,
     name: Annotated[str, typer.Option(help="Name of the controller.")],
-    version: Annotated[int, typer.Option(min=1, help="Grows with every release.")],
+    version: Annotated[int, typer.Option(min=1, max=2**53, help="Grows with every release.")],
     as_json: AsJson = False,
 ) -> None:
     """Pack policy.onnx, golden.json, trust.json and evidence.json, and sign them."""
-    made = commands.pack(parts, target, key, contract(plant), name=name, version=version)
+    with named_file(target):
+        made = commands.pack(parts, target, key, contract(plant), name=name, version=version)
     show(made, as_json, _lines(made))
 
 
@@ -72,14 +75,15 @@ def sign(
     as_json: AsJson = False,
 ) -> None:
     """Sign an existing bundle with another key."""
-    made = commands.sign(source, target, key)
+    with named_file(target):
+        made = commands.sign(source, target, key)
     show(made, as_json, _lines(made))
 
 
 @app.command("verify")
 def verify(
     bundle: BundleFile,
-    keys: Annotated[Path, typer.Option("--keys", help="Folder of trusted keys.", exists=True)],
+    keys: Annotated[Path, typer.Option("--keys", help="Folder of trusted keys.")],
     plant: Annotated[
         str | None, typer.Option(help="Also check everything a start on this plant would.")
     ] = None,
@@ -102,11 +106,12 @@ def permit_rollback(
     bundle: BundleFile,
     target: Annotated[Path, typer.Argument(help="The token to write.")],
     key: PrivateKey,
-    days: Annotated[int, typer.Option(min=1, help="How long it holds.")] = 7,
+    days: Annotated[int, typer.Option(min=1, max=36_500, help="How long it holds.")] = 7,
     as_json: AsJson = False,
 ) -> None:
     """Let exactly this older bundle run again."""
-    made = commands.permit_rollback(bundle, key, target, days=days)
+    with named_file(target):
+        made = commands.permit_rollback(bundle, key, target, days=days)
     show(made, as_json, _lines(made))
 
 

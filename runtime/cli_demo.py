@@ -36,5 +36,6 @@ def plant_serve(context: typer.Context) -> None:
     arguments = list(context.args)
     if arguments and not arguments[0].startswith("-"):
         arguments = ["--plant", *arguments]
+    sys.stdout.flush()
     server = [sys.executable, "-m", "steadyhand.adapters.sim.server", *arguments]
     os.execv(sys.executable, server)  # noqa: S606  (our own module, the caller's own arguments)

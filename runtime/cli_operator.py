@@ -1,25 +1,43 @@
 """Commands to a running loop, by its Unix socket."""
 
+import re
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.table import Table
+from typer.core import TyperCommand
 
-from steadyhand.controllers.errors import ConfigError
-from steadyhand.runtime.cli import AsJson, ConfigFile, show
+from steadyhand.controllers.errors import BundleError, ConfigError, RequestError
+from steadyhand.controllers.reasons import ReasonCode
+from steadyhand.runtime.cli import AsJson, ConfigFile
 from steadyhand.runtime.config import load_config, require
+from steadyhand.runtime.events import detail
+from steadyhand.runtime.modes import Mode
 from steadyhand.runtime.operator_client import OperatorClient
-from steadyhand.runtime.quantity import magnitude
+from steadyhand.runtime.quantity import MINUS, magnitude
+from steadyhand.runtime.terminal import show
 
 Reason = Annotated[str, typer.Option("--reason", "-r", help="Why; goes into the journal.")]
+
+_NEGATIVE = re.compile(r"-\.?[0-9]")
+
+
+class _WithQuantities(TyperCommand):
+    """A command whose arguments may be negative: `-50 kW` is a number here, not an option."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401  (click's)
+        """Negative numbers get a true minus sign, which no option begins with."""
+        shown = [MINUS + word[1:] if _NEGATIVE.match(word) else word for word in args]
+        parsed: list[str] = super().parse_args(ctx, shown)
+        return parsed
 
 
 def register(app: typer.Typer) -> None:
     """Add the operator's commands."""
     app.command("status")(status)
     app.command("mode")(mode)
-    app.command("override")(override)
+    app.command("override", cls=_WithQuantities)(override)
     app.command("clear-override")(clear_override)
     app.command("ack")(ack)
     app.command("swap")(swap)
@@ -43,9 +61,6 @@ def call(config: Path, command: str, **arguments: Any) -> dict[str, Any]:  # noq
 def status(config: ConfigFile, as_json: AsJson = False) -> None:
     """Who drives, why, how near the limits."""
     now = call(config, "status")
-    if not now:
-        show(now, as_json, "the loop has not finished its first tick yet")
-        return
     show(now, as_json, status_table(now))
 
 
@@ -53,7 +68,8 @@ def status_table(now: dict[str, Any]) -> Table:
     """One status as a table for a terminal."""
     table = Table(show_header=False, title=f"{now['name']}  tick {now['tick']}")
     cause = now["cause"]
-    why = " ".join(part for part in (cause["code"], cause["signal"], cause["text"]) if part)
+    text = detail(cause["signal"], cause["text"])
+    why = " ".join(part for part in (cause["code"], cause["signal"], text) if part)
     asked = "" if now["asked"] == now["mode"] else f" (before the restart: {now['asked']})"
     table.add_row("mode", now["mode"] + asked)
     table.add_row("drives", now["source"])
@@ -66,7 +82,7 @@ def status_table(now: dict[str, Any]) -> Table:
         table.add_row("filter", f"{guard['mode']} ({guard['outcome']}); nearest limit {near}")
     for name, value in now["sent"].items():
         sent = _number(value) if now["written"] else "nothing"
-        table.add_row(name, f"sent {sent}, applied {_number(now['applied'][name])}")
+        table.add_row(f"→ {name}", f"sent {sent}, applied {_number(now['applied'][name])}")
     for name, value in now["observations"].items():
         if "forecast" not in name:
             table.add_row(name, _number(value))
@@ -89,19 +105,21 @@ def _number(value: float | None) -> str:
 
 def mode(
     config: ConfigFile,
-    wanted: Annotated[str, typer.Argument(metavar="MODE", help="off shadow advisory limited full")],
+    wanted: Annotated[
+        Mode, typer.Argument(metavar="MODE", help="off shadow advisory limited full")
+    ],
     reason: Reason = "",
     as_json: AsJson = False,
 ) -> None:
     """Ask for a mode. Less authority holds from the next tick; more has to be earned."""
-    result = call(config, "mode", mode=wanted, reason=reason)
+    result = call(config, "mode", mode=wanted.value, reason=reason)
     show(result, as_json, f"asked for {result['mode']}; `steadyhand status` tells who drives")
 
 
 def override(
     config: ConfigFile,
     output: Annotated[str, typer.Argument(help="Name of the output.")],
-    value: Annotated[str, typer.Argument(help="Value with its unit, such as '120 kW'.")],
+    value: Annotated[str, typer.Argument(help="Value with its unit, such as '-120 kW'.")],
     reason: Reason,
     lasting: Annotated[str, typer.Option("--for", help="Plant time, such as '2 h'.")] = "1 h",
     as_json: AsJson = False,
@@ -111,13 +129,27 @@ def override(
     from steadyhand.runtime.assemble import make_plant
 
     outputs = make_plant(loaded).outputs
+    if output not in outputs.names:
+        raise RequestError(
+            "UNKNOWN_OUTPUT", f"no output {output!r}; there are: {', '.join(outputs.names)}"
+        )
     signal = outputs.signals[outputs.index(output)]
-    try:
-        number, seconds = magnitude(value, signal.unit), magnitude(lasting, "s")
-    except ValueError as error:
-        raise ConfigError(str(error)) from None
+    number = _quantity("value", value, signal.unit)
+    seconds = _quantity("--for", lasting, "s")
     result = call(config, "override", output=output, value=number, reason=reason, for_s=seconds)
-    show(result, as_json, f"{output} = {number:g} {signal.unit} for {lasting}")
+    show(result, as_json, f"{output} = {number:g} {signal.unit} for {lasting} of plant time")
+
+
+def _quantity(name: str, text: str, unit: str) -> float:
+    """A number in `unit` from the words of the command.
+
+    Raises:
+        RequestError: ARGUMENTS.
+    """
+    try:
+        return magnitude(text, unit)
+    except ValueError as error:
+        raise RequestError("ARGUMENTS", f"{name}: {error}") from None
 
 
 def clear_override(
@@ -137,17 +169,23 @@ def ack(
     as_json: AsJson = False,
 ) -> None:
     """Acknowledge latched faults whose cause is gone."""
+    if code is not None and code not in list(ReasonCode):
+        raise RequestError(
+            "UNKNOWN_CODE", f"no reason code {code!r}; `steadyhand status` shows what is latched"
+        )
     result = call(config, "ack", **({} if code is None else {"code": code}))
     show(result, as_json, f"acknowledged: {', '.join(result['acknowledged'])}")
 
 
 def swap(
     config: ConfigFile,
-    bundle: Annotated[Path, typer.Argument(help="The new bundle.", exists=True, dir_okay=False)],
+    bundle: Annotated[Path, typer.Argument(help="The new bundle.")],
     reason: Reason,
     as_json: AsJson = False,
 ) -> None:
     """Exchange the controller of a running loop; the old one stays if the new one is refused."""
+    if not bundle.is_file():
+        raise BundleError("BUNDLE_FILE", f"{bundle}: no such file; name the new bundle")
     result = call(config, "swap", file=str(bundle.resolve()), reason=reason)
     show(result, as_json, "verifying; `steadyhand status` and the journal tell the outcome")
 

@@ -7,15 +7,16 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from steadyhand.controllers.errors import JournalError
 from steadyhand.runtime import chain
-from steadyhand.runtime.cli import AsJson, ConfigFile, show
+from steadyhand.runtime.cli import AsJson, ConfigFile
 from steadyhand.runtime.config import load_config, require
+from steadyhand.runtime.exits import Exit
 from steadyhand.runtime.explain import explain as explain_text
 from steadyhand.runtime.reader import JournalReader, tick_as_dict
+from steadyhand.runtime.terminal import named_file, show
 
 JournalDirectory = Annotated[
-    Path, typer.Argument(help="Directory of the journal, or one segment.", exists=True)
+    Path, typer.Argument(help="Directory of the journal, or one segment.", show_default=False)
 ]
 
 journal_app = typer.Typer(no_args_is_help=True, help="Read the record of every decision.")
@@ -67,7 +68,7 @@ def journal_verify(directory: JournalDirectory, as_json: AsJson = False) -> None
     """Recompute the hash chain and name the first bad record."""
     found = chain.verify(directory)
     show(chain.as_json(found), as_json, chain.describe_problem(found))
-    raise typer.Exit(0 if found.ok else 1)
+    raise typer.Exit(Exit.DONE if found.ok else Exit.FAILED)
 
 
 @journal_app.command("export")
@@ -82,7 +83,7 @@ def journal_export(
         if str(target) == "-":
             journal.export_json_lines(sys.stdout)
             return
-        with target.open("w", encoding="utf-8") as out:
+        with named_file(target), target.open("w", encoding="utf-8") as out:
             count = journal.export_json_lines(out)
     show({"lines": count}, False, f"{count} lines in {target}")
 
@@ -90,7 +91,7 @@ def journal_export(
 def explain(
     directory: JournalDirectory,
     tick: Annotated[
-        int | None, typer.Argument(help="Number of the tick; the last by default.")
+        int | None, typer.Argument(min=0, help="Number of the tick; the last by default.")
     ] = None,
 ) -> None:
     """Why that command: one tick in words."""
@@ -114,8 +115,6 @@ def replay_command(
 
     loaded = require(load_config(config), config)
     where = directory or loaded.path(loaded.config.journal.directory)
-    if not where.exists():
-        raise JournalError(f"{where}: no journal there")
     report = rerun(loaded, where, run, rerun_policy)
     data = {
         "run": report.run,
@@ -145,7 +144,7 @@ def replay_command(
         show(plain(data), True, "")
     else:
         show({}, False, "\n".join(lines))
-    raise typer.Exit(1 if report.differing else 0)
+    raise typer.Exit(Exit.FAILED if report.differing else Exit.DONE)
 
 
 def _words(data: dict[str, Any]) -> str:

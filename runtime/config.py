@@ -18,7 +18,7 @@ from pydantic_core import ErrorDetails, PydanticCustomError
 
 from steadyhand.adapters.opcua.settings import INSECURE_WORD
 from steadyhand.controllers.errors import ConfigError
-from steadyhand.runtime.quantity import Bytes, Seconds
+from steadyhand.runtime.quantity import quantity
 from steadyhand.runtime.yaml_source import MAX_BYTES, Problem, Source, read_yaml
 from steadyhand.runtime.yaml_source import Path as FieldPath
 
@@ -28,6 +28,18 @@ SignalName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,62}$")]
 NodeText = Annotated[str, Field(min_length=1, max_length=512)]
 FileText = Annotated[str, Field(min_length=1, max_length=4096, pattern=r"^[^\x00]+$")]
 Count = Annotated[int, Field(ge=1, le=100_000)]
+DAY_S = 86_400.0
+MIB = 2.0**20
+SHORTEST_PERIOD_S = 1e-3
+Period = quantity("s", 1e-3, DAY_S)
+Request = quantity("s", 1e-3, 600.0)
+"""Of a request over a network: none is answered in less than the smallest value."""
+Answer = quantity("s", 1e-4, 600.0)
+"""The policy's answer: its fastest takes some ten microseconds, and a process switch."""
+PlantTime = quantity("s", 1e-3, 30.0 * DAY_S)
+Memory = quantity("byte", 256.0 * MIB, 2.0**40)
+"""Of the policy's process: the inference engine alone takes most of the smallest value."""
+SegmentSize = quantity("byte", MIB, 2.0**40)
 
 
 class Section(BaseModel):
@@ -89,7 +101,7 @@ class Security(Section):
         default_factory=list, description="certificates of servers we trust, by file"
     )
     server_uri: NodeText = Field(description="application URI by which the plant is known")
-    user: str | None = None
+    user: Annotated[str, Field(min_length=1, max_length=256)] | None = None
     password_file: FileText | None = Field(default=None, description="file of mode 0600")
     insecure_no_encryption: str | None = Field(
         default=None, description=f"only the word {INSECURE_WORD} switches encryption off"
@@ -131,11 +143,11 @@ class OpcUaLink(Section):
     kind: Literal["opcua"]
     endpoint: str = Field(description="opc.tcp://host:port/path")
     security: Security
-    request_timeout: Seconds = Field(default=1.0, description="own deadline of every request")
-    publishing: Seconds | None = Field(
+    request_timeout: Request = Field(default=1.0, description="own deadline of every request")
+    publishing: Request | None = Field(
         default=None, description="sampling interval of the subscription; default: half a period"
     )
-    command_life: Seconds | None = Field(
+    command_life: Period | None = Field(
         default=None, description="a command older than this is never sent; default: one period"
     )
     signals: dict[SignalName, Tag]
@@ -178,7 +190,7 @@ class SimLink(Section):
     """The plant's own equations in this process: for dry runs."""
 
     kind: Literal["sim"]
-    seed: Annotated[int, Field(ge=0)] = 0
+    seed: Annotated[int, Field(ge=0, le=2**63 - 1)] = 0
     days: Annotated[int, Field(ge=1, le=366)] = 1
 
 
@@ -198,7 +210,7 @@ class Clock(Section):
     source: Literal["paced", "plant"] = Field(
         default="paced", description="our own schedule, or the plant's sequence number"
     )
-    time_scale: Annotated[float, Field(gt=0, le=1e6)] = Field(
+    time_scale: Annotated[float, Field(ge=1e-3, le=1e6)] = Field(
         default=1.0, description="plant seconds per second; 1 on a real plant"
     )
     realtime_priority: Annotated[int, Field(ge=0, le=99)] = Field(
@@ -218,21 +230,21 @@ class Inference(Section):
 
     isolation: Literal["process", "thread"] = "process"
     provider: Literal["cpu", "cuda"] = "cpu"
-    deadline: Seconds = Field(default=0.5, description="real time the policy has to answer")
-    memory: Bytes = Field(default=2.0**31, description="most memory of the child process")
+    deadline: Answer = Field(default=0.5, description="real time the policy has to answer")
+    memory: Memory = Field(default=2.0**31, description="most memory of the child process")
 
 
 class Fallback(Section):
     """Who takes over when trust is lost."""
 
     heuristic: Name
-    transfer: Seconds = Field(default=1800.0, description="plant time of a bumpless take-over")
+    transfer: PlantTime = Field(default=1800.0, description="plant time of a bumpless take-over")
 
 
 class Trust(Section):
     """What this site asks of every bundle. A bundle can only be stricter."""
 
-    minimum_confidence: Annotated[float, Field(ge=0, lt=1)] = Field(
+    minimum_confidence: Annotated[float, Field(ge=0, le=0.999999)] = Field(
         default=0.0, description="the policy is not trusted below this, whatever its bundle says"
     )
 
@@ -244,12 +256,12 @@ class Modes(Section):
         default="off", description="asked for at the start; the plant still has to grant control"
     )
     clean_ticks: Count = 3
-    clean_time: Seconds | None = None
-    hold_max: Seconds | None = Field(
+    clean_time: PlantTime | None = None
+    hold_max: PlantTime | None = Field(
         default=None, description="longest hold before the safe set-point; default: two periods"
     )
     max_raises: Count = 12
-    limited_share: Annotated[float, Field(gt=0, le=1)] = Field(
+    limited_share: Annotated[float, Field(ge=1e-3, le=1)] = Field(
         default=0.2,
         description="in mode limited, distance of the policy from the heuristic as a share of the "
         "output's range",
@@ -259,7 +271,7 @@ class Modes(Section):
 class Safety(Section):
     """Tighten what the plant definition allows; nothing here can widen it."""
 
-    process_safety_time: Seconds | None = Field(
+    process_safety_time: PlantTime | None = Field(
         default=None,
         description="time in which the plant can become unsafe; reaction must fit in half of it",
     )
@@ -270,7 +282,7 @@ class JournalSection(Section):
     """The record of every decision."""
 
     directory: FileText
-    segment: Bytes = Field(default=2.0**28, description="a new file is begun at this size")
+    segment: SegmentSize = Field(default=2.0**28, description="a new file is begun at this size")
 
 
 class Metrics(Section):
@@ -316,7 +328,7 @@ class Config(Section):
     schema_version: Literal[1]
     name: Name
     plant: Plant
-    period: Seconds
+    period: Period
     clock: Clock = Clock()
     link: Annotated[OpcUaLink | SimLink, Field(discriminator="kind")]
     bundle: Bundle | None = None
@@ -340,7 +352,11 @@ class Config(Section):
                 f"{wall_period_s:g} s of real time (period {self.period:g} s / time_scale "
                 f"{self.clock.time_scale:g}); shorten the timeout",
             )
-        if self.clock.source == "paced" and self.inference.deadline >= wall_period_s:
+        if isinstance(self.link, OpcUaLink):
+            self._fits(self.link, wall_period_s)
+        if (
+            isinstance(self.link, OpcUaLink) or self.clock.source == "paced"
+        ) and self.inference.deadline >= wall_period_s:
             raise refuse(
                 "CFG_TIMING",
                 f"inference.deadline {self.inference.deadline:g} s must be below one period of "
@@ -356,6 +372,31 @@ class Config(Section):
                 "shorten the period",
             )
         return self
+
+    def _fits(self, link: OpcUaLink, wall_period_s: float) -> None:
+        """Times of the link against one period of real time."""
+        period = (
+            f"one period of {wall_period_s:g} s of real time (period {self.period:g} s / "
+            f"time_scale {self.clock.time_scale:g})"
+        )
+        if wall_period_s < SHORTEST_PERIOD_S:
+            raise refuse(
+                "CFG_TIMING",
+                f"{period} is shorter than the {SHORTEST_PERIOD_S:g} s a networked loop can keep; "
+                "lower time_scale",
+            )
+        if link.publishing is not None and link.publishing > 0.5 * wall_period_s:
+            raise refuse(
+                "CFG_TIMING",
+                f"link.publishing {link.publishing:g} s is longer than half of {period}: images "
+                "would be missed; shorten it or leave it out",
+            )
+        if link.command_life is not None and link.command_life > 2.0 * wall_period_s:
+            raise refuse(
+                "CFG_TIMING",
+                f"link.command_life {link.command_life:g} s is longer than two of {period}: a "
+                "command that old is not wanted any more; shorten it or leave it out",
+            )
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,6 +32,8 @@ from steadyhand.controllers.frames import Source
 from steadyhand.runtime.cli_operator import status_table
 from steadyhand.runtime.operator_client import OperatorClient
 from steadyhand.runtime.reader import JournalReader
+from steadyhand.runtime.terminal import console as make_console
+from steadyhand.runtime.terminal import named_file
 from steadyhand.runtime.virtual import start_runtime, stop_runtime, virtual_config
 from steadyhand.runtime.yardstick import Yardstick, yardsticks
 
@@ -79,8 +81,9 @@ def run_demo(plant: str, out: Path, as_json: bool) -> int:
     if plant != "thermal_storage":
         raise ConfigError(f"no demonstration of {plant!r}; there is: thermal_storage")
     kind = plant_kind(plant)
-    console = Console(stderr=as_json)
-    out.mkdir(parents=True, exist_ok=True)
+    console = make_console(stderr=as_json)
+    with named_file(out):
+        out.mkdir(parents=True, exist_ok=True)
     spec = RunSpec(plant, SEED, DAYS, SEASON)
     with tempfile.TemporaryDirectory(prefix="steadyhand-demo-") as name:
         folder = Path(name)
@@ -115,9 +118,12 @@ def run_demo(plant: str, out: Path, as_json: bool) -> int:
             worker.shutdown(cancel_futures=True)
         result = summary(kind, stage, truth, yard, interrupted)
     picture = out / "demo.png"
-    draw(result, yard, picture)
     result["picture"] = str(picture)
-    (out / "demo.json").write_text(json.dumps(_public(result), indent=2) + "\n", encoding="utf-8")
+    with named_file(out):
+        draw(result, yard, picture)
+        (out / "demo.json").write_text(
+            json.dumps(_public(result), indent=2) + "\n", encoding="utf-8"
+        )
     if as_json:
         sys.stdout.write(json.dumps(_public(result), indent=2, allow_nan=False) + "\n")
     else:

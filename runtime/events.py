@@ -135,7 +135,13 @@ _ROWS: Mapping[ReasonCode, _Row] = {
     ReasonCode.TICK_GAP: (_HOLD, _ALARM, 0, "the runtime was paused", _LOAD),
     ReasonCode.HOLD_EXPIRED: (_SAFE, _ALARM, 0, "the last value was held long enough", _LOAD),
     # the policy
-    ReasonCode.POLICY_ABSENT: (_FALLBACK, _WARNING, 0, "no policy is loaded", "load a bundle"),
+    ReasonCode.POLICY_ABSENT: (
+        _FALLBACK,
+        _WARNING,
+        0,
+        "there is no answer of a policy",
+        "see the text: load a bundle, or wait for its process",
+    ),
     ReasonCode.ACT_NONFINITE: (_FALLBACK, _ALARM, 3, "the policy's answer is not finite", _MODEL),
     ReasonCode.ACT_RANGE: (_POLICY, _WARNING, 0, "the policy asks for more than there is", _MODEL),
     ReasonCode.INFER_ERROR: (_FALLBACK, _ALARM, 0, "the policy failed", _MODEL),
@@ -296,5 +302,10 @@ def describe(fault: Fault, alarm: str) -> str:
         parts.append(f"value {fault.value:.6g}")
     if not isnan(fault.limit):
         parts.append(f"limit {fault.limit:.6g}")
-    line = " ".join(parts)
-    return f"{line}: {fault.text}" if fault.text else line
+    line, text = " ".join(parts), detail(fault.signal, fault.text)
+    return f"{line}: {text}" if text else line
+
+
+def detail(signal: str, text: str) -> str:
+    """`text` without the signal it begins with, for where the signal is named already."""
+    return text.removeprefix(f"{signal}: ") if signal else text

@@ -10,6 +10,7 @@ records are lost, counted, and the loss itself becomes a record when the disk co
                            from the last record known to be on disk
     AUDIT_TRUNC            likewise, after something else deleted or cut the file
     AUDIT_LAG              the disk is slow: told, nothing else happens
+    AUDIT_MISFIT           the loop handed over a tick that does not fit the record: it is missing
 """
 
 import fcntl
@@ -166,9 +167,24 @@ class Journal:
     ) -> None:
         self.close()
 
+    @property
+    def report(self) -> Status:
+        """How the record is doing: the disk's side, and ticks that never got that far."""
+        status, misfits = self.status, self._recorder.misfits
+        if not misfits:
+            return status
+        text = f"{misfits} ticks do not fit the record, first {self._recorder.misfit}; report it"
+        cause = status.cause or "AUDIT_MISFIT"
+        return replace(
+            status,
+            cause=cause,
+            text=status.text if status.cause else text,
+            lost_ticks=status.lost_ticks + misfits,
+        )
+
     def fault(self) -> Fault | None:
         """What is wrong with the record now; the loop may ask at each tick."""
-        status = self.status
+        status = self.report
         if status.cause:
             text = f"{status.cause}: {status.text}"
             lost = float(status.lost_ticks)

@@ -239,9 +239,13 @@ class Loop:
         off = self.parts.modes.mode is Mode.OFF or observation.link is not LinkState.UP
         if off or not np.isfinite(observation.values).all():
             # a sensor that fails is not the policy's fault, and must not latch as one
-            text = "" if off else "not asked: a measurement is not finite"
+            text = "a measurement is not finite"
+            if off:
+                down = observation.link is not LinkState.UP
+                text = f"the link is {observation.link}" if down else f"mode {Mode.OFF}"
             n_u = len(self.parts.link.outputs)
-            return Proposal(np.full(n_u, np.nan), ProposalStatus.ABSENT, text=text)
+            nothing = np.full(n_u, np.nan)
+            return Proposal(nothing, ProposalStatus.ABSENT, text=f"the policy is not asked: {text}")
         try:
             return self.parts.policy.propose(observation)
         except Exception as error:  # noqa: BLE001  (a policy that breaks its word costs one answer)

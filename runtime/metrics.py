@@ -424,7 +424,7 @@ def _journal_families(status: Status) -> Iterable[list[str]]:
         ("journal_records_total", "counter", "Records on disk, by this process.", status.records),
         ("journal_lost_ticks_total", "counter", "Ticks the journal lost.", status.lost_ticks),
         ("journal_lost_events_total", "counter", "Events the journal lost.", status.lost_events),
-        ("journal_degraded", "gauge", "Are records not getting to disk?", int(bool(status.cause))),
+        ("journal_degraded", "gauge", "Are records missing on disk?", int(bool(status.cause))),
         ("journal_commit_seconds", "gauge", "Duration of the last transaction.", status.commit_s),
         ("journal_head_segment", "gauge", "Segment of the last record.", head.segment),
         ("journal_head_records", "gauge", "Records in that segment.", head.records),

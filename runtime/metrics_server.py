@@ -114,10 +114,30 @@ class MetricsServer:
         """Where it listens, once it does."""
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
+        self._bound: socket.socket | None = None
+        """Listens already, but is not served yet."""
         self._wake_in, self._wake_out = socket.socketpair()
         self._page = b""
         self._page_until_s = self._allowance_at_s = 0.0
         self._allowance = SCRAPES_PER_S
+
+    def bind(self) -> None:
+        """Listen before anything else depends on it, and refuse instead of trying again.
+
+        Raises:
+            ConfigError: the address cannot be had.
+        """
+        listener = socket.socket(self._family, socket.SOCK_STREAM)
+        try:
+            self._bind(listener)
+        except OSError as error:
+            listener.close()
+            host, port = self._listen
+            raise ConfigError(
+                f"metrics: listen={host}:{port}: {error.strerror}; stop what listens there, or "
+                "give metrics.listen another port"
+            ) from None
+        self._bound = listener
 
     def start(self) -> "MetricsServer":
         """Start the thread; a taken port is tried again and again, and told."""
@@ -134,6 +154,9 @@ class MetricsServer:
             self._thread = None
             self._wake_in.close()
             self._wake_out.close()
+        if self._bound is not None:
+            self._bound.close()
+            self._bound = None
 
     def __enter__(self) -> "MetricsServer":
         return self.start()
@@ -147,8 +170,10 @@ class MetricsServer:
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 10)
         while not self._stop.is_set():
             try:
-                with socket.socket(self._family, socket.SOCK_STREAM) as listener:
-                    self._bind(listener)
+                bound, self._bound = self._bound, None
+                with bound or socket.socket(self._family, socket.SOCK_STREAM) as listener:
+                    if bound is None:
+                        self._bind(listener)
                     self._serve(listener)
             except OSError as error:
                 self._tell("METRICS_BIND", f"{self._listen[0]}:{self._listen[1]}: {error}")

@@ -13,6 +13,7 @@ import queue
 import secrets
 import socket
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from concurrent.futures import CancelledError, Future
@@ -64,6 +65,10 @@ class OperatorServer:
         self._wake = wake
         self._queue: queue.Queue[Command] = queue.Queue(settings.queue_length)
         self._status: Mapping[str, Any] = {}
+        self._starting = ""
+        """What the runtime is doing before its first status; empty: it has one."""
+        self._starting_s = 0.0
+        self._accepting = True
         self._buckets: dict[int, Bucket] = {}
         self._users: Counter[int] = Counter()
         self._lock = threading.Lock()
@@ -102,9 +107,19 @@ class OperatorServer:
         for thread in self._threads:
             thread.join(timeout=1.0)
 
+    def starting(self, what: str, accepting: bool = False) -> None:
+        """Answer that the runtime is still starting, until the first `publish`.
+
+        Args:
+            what: it is doing now.
+            accepting: does the loop take commands already? Then only the status has to wait.
+        """
+        self._starting_s = time.monotonic() if not self._starting else self._starting_s
+        self._starting, self._accepting = what, accepting
+
     def publish(self, status: Mapping[str, Any]) -> None:
         """Replace what `status` answers; the loop hands over a mapping it will not change."""
-        self._status = status
+        self._status, self._starting, self._accepting = status, "", True
 
     def drain(self, handlers: Mapping[str, Handler], limit: int = 8) -> int:
         """Carry out waiting commands; called by the loop thread between ticks, never waits.
@@ -209,11 +224,19 @@ class OperatorServer:
         """Have one command carried out.
 
         Raises:
-            RequestError: ROLE, QUEUE_FULL, TIMEOUT, INTERNAL, or what the handler refused.
+            RequestError: ROLE, STARTING, QUEUE_FULL, TIMEOUT, INTERNAL, or what the handler
+                refused.
         """
         needed = COMMANDS[request.command].role
         if role < needed:
             raise RequestError("ROLE", f"{request.command} needs the role {needed.name.lower()}")
+        starting = self._starting
+        if starting and (request.command == "status" or not self._accepting):
+            for_s = time.monotonic() - self._starting_s
+            raise RequestError(
+                "STARTING",
+                f"still starting ({starting}, {for_s:.0f} s): nothing was done; try again",
+            )
         if request.command == "status":
             return self._status
         command = Command(request.command, request.arguments, actor, role, Future())

@@ -63,8 +63,9 @@ def listen(path: Path, group_id: int | None) -> socket.socket:
     Raises:
         ConfigError: the path is too long, taken, or its directory or group cannot be used.
     """
-    if len(os.fsencode(path)) > _PATH_LIMIT:
-        raise ConfigError(f"operator socket {path}: longer than {_PATH_LIMIT} bytes")
+    fault = socket_fault(path)
+    if fault:
+        raise ConfigError(f"operator socket {fault}")
     _remove_stale(path)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
@@ -81,14 +82,21 @@ def listen(path: Path, group_id: int | None) -> socket.socket:
     return listener
 
 
-def _remove_stale(path: Path) -> None:
-    """Remove what a killed runtime left; refuse to take over from a living one."""
+def socket_fault(path: Path) -> str:
+    """Why no socket can be made at `path`, whoever listens there now; empty: one can."""
+    if len(os.fsencode(path)) > _PATH_LIMIT:
+        return f"{path}: longer than the {_PATH_LIMIT} bytes a Unix socket's name may have"
     try:
         mode = path.lstat().st_mode
     except OSError:
-        return  # not there; a directory that cannot be used is told by bind
-    if not stat.S_ISSOCK(mode):
-        raise ConfigError(f"operator socket {path}: something else is there: move it away")
+        return ""  # not there; a directory that cannot be used is told by whoever makes it
+    return "" if stat.S_ISSOCK(mode) else f"{path}: something else is there: move it away"
+
+
+def _remove_stale(path: Path) -> None:
+    """Remove what a killed runtime left; refuse to take over from a living one."""
+    if not path.exists():
+        return
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.settimeout(1.0)
         try:
@@ -98,7 +106,10 @@ def _remove_stale(path: Path) -> None:
             return
         except OSError as error:
             raise ConfigError(f"operator socket {path}: {error.strerror}") from None
-    raise ConfigError(f"operator socket {path}: another runtime listens there")
+    raise ConfigError(
+        f"operator socket {path}: another runtime listens there: stop it, or give operator.socket "
+        "another name"
+    )
 
 
 def _group_name(gid: int) -> str:

@@ -6,12 +6,15 @@ from math import isfinite
 from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import BeforeValidator, Field, WithJsonSchema
+from pydantic_core import PydanticCustomError
 
 if TYPE_CHECKING:
     from pint import UnitRegistry
 
 _UNIT = re.compile(r"[A-Za-z0-9/%°µ]{1,24}")
 """Units are a word or a quotient; nothing that a unit parser would have to calculate."""
+MINUS = "\N{MINUS SIGN}"
+_NUMBER = re.compile(r"([+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)(.*)", re.DOTALL)
 
 
 @cache
@@ -23,7 +26,7 @@ def units() -> "UnitRegistry[float]":
 
 
 def magnitude(text: Any, unit: str) -> float:  # noqa: ANN401  (whatever stood in the file)
-    """Number of `text`, for example "15 min", in `unit`.
+    """Number of `text`, for example "15 min" or "-50kW", in `unit`.
 
     Raises:
         ValueError: no unit, an unknown unit, another dimension, or not finite.
@@ -32,19 +35,22 @@ def magnitude(text: Any, unit: str) -> float:  # noqa: ANN401  (whatever stood i
         raise ValueError(f"{text!r} has no unit; write a quantity such as '{_example(unit)}'")  # noqa: TRY004
     from pint.errors import DimensionalityError, PintError
 
-    number, _, name = text.strip().partition(" ")
+    plain = text.strip().replace(MINUS, "-", 1)
+    found = _NUMBER.fullmatch(plain)
+    number, name = found.groups() if found else plain.split(" ", 1) if " " in plain else (plain, "")
     try:
         value = float(number)
     except ValueError:
         raise ValueError(f"{text!r} is not a number and a unit, as in '{_example(unit)}'") from None
+    name = name.strip()
     if not name:
         raise ValueError(f"{text!r} has no unit; write '{number} {unit}'")
-    if not _UNIT.fullmatch(name.strip()):
+    if not _UNIT.fullmatch(name):
         raise ValueError(f"{text!r}: {name[:24]!r} is no unit; try '{_example(unit)}'")
     if not isfinite(value):
         raise ValueError(f"{text!r} is not finite")
     try:
-        converted = units().Quantity(value, name.strip()).to(unit).magnitude
+        converted = units().Quantity(value, name).to(unit).magnitude
     except DimensionalityError:
         raise ValueError(f"{text!r} cannot be turned into {unit}: another dimension") from None
     except (PintError, AttributeError, TypeError, ValueError, SyntaxError) as error:
@@ -66,17 +72,34 @@ def _example(unit: str) -> str:
     return {"s": "15 min", "1": "0.9", "byte": "256 MiB"}.get(unit, f"5 {unit}")
 
 
-def quantity(unit: str, *, low: float = 0.0, high: float = 1e12) -> Any:  # noqa: ANN401
-    """Type of a field that is written with a unit and read as a number of `unit`."""
+def quantity(unit: str, low: float, high: float) -> Any:  # noqa: ANN401
+    """Type of a field that is written with a unit and read as a number of `unit`.
+
+    Args:
+        unit: of the number.
+        low: smallest value that makes sense, inclusive.
+        high: largest value that makes sense, inclusive.
+    """
+
+    def read(text: Any) -> float:  # noqa: ANN401  (whatever stood in the file)
+        value = magnitude(text, unit)
+        if not low <= value <= high:
+            raise PydanticCustomError(
+                "steadyhand.CFG_BOUNDS",
+                "{text}",
+                {"text": f"{text!r} is out of bounds: must be from {low:g} to {high:g} {unit}"},
+            )
+        return value
+
     return Annotated[
         float,
-        BeforeValidator(lambda text: magnitude(text, unit)),
-        Field(gt=low, le=high, allow_inf_nan=False),
+        BeforeValidator(read),
+        Field(allow_inf_nan=False),
         WithJsonSchema(
-            {"type": "string", "description": f"a quantity in {unit}", "examples": [_example(unit)]}
+            {
+                "type": "string",
+                "description": f"a quantity from {low:g} to {high:g} {unit}",
+                "examples": [_example(unit)],
+            }
         ),
     ]
-
-
-Seconds = quantity("s")
-Bytes = quantity("byte")

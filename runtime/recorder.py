@@ -109,7 +109,10 @@ class Recorder:
         self.sequence = 0
         """Number of the next tick; the journal sets it once at start to go on where it ended."""
         self.misfits = 0
-        """Ticks that could not be encoded: a defect of the caller, told once as an event."""
+        """Ticks that could not be encoded: a defect of the caller, told once as an event; the
+        record counts as degraded from then on."""
+        self.misfit = ""
+        """Why the first of them could not."""
         self._encoder = Encoder(layout, config_hash, bundle_id)
         self._lock = threading.Lock()
 
@@ -160,7 +163,10 @@ class Recorder:
                 struct.error) as error:  # fmt: skip
             self.misfits += 1
             if self.misfits == 1:
-                self.event({"event": "RecordMisfit", "tick": sequence, "text": str(error)})
+                self.misfit = f"tick {sequence}: {error}"
+                code = "AUDIT_MISFIT"
+                told = {"event": "RecordMisfit", "code": code, "tick": sequence, "text": str(error)}
+                self.event(told)
         else:
             self.ticks.put(body)
         return sequence

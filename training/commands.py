@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
-Seed = Annotated[int, typer.Option(min=0, help="Same seed, same weights.")]
+from steadyhand.runtime.terminal import console
+
+Seed = Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Same seed, same weights.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print data instead of text.")]
 PlantName = Annotated[str, typer.Argument(help="Name of the plant: thermal_storage.")]
 Weights = Annotated[Path, typer.Option(help="Where the trained weights are kept.", dir_okay=False)]
@@ -109,14 +110,14 @@ def evaluate(
         broken = sum(row["violations"].values())
         share = f"{100.0 * row['filter_changed_share']:.1f} %"
         table.add_row(name, f"{row['gap_percent']:+.2f} %", str(broken), share)
-    Console().print(table)
+    console().print(table)
 
 
 def _evaluate_real_loop(sets: int, bundle: Path, trusted: Path, as_json: bool) -> None:
     from steadyhand.training.evaluation.real_loop import evaluate_sets
 
-    console = Console(stderr=True)
-    data = evaluate_sets(sets, bundle, trusted, console.print)
+    err = console(stderr=True)
+    data = evaluate_sets(sets, bundle, trusted, err.print)
     if as_json:
         sys.stdout.write(json.dumps(data, indent=2, allow_nan=False) + "\n")
         return
@@ -129,7 +130,7 @@ def _evaluate_real_loop(sets: int, bundle: Path, trusted: Path, as_json: bool) -
             str(item["violations"]),
             f"{100 * item['share_by_policy']:.1f} % of ticks",
         )
-    Console().print(table)
+    console().print(table)
 
 
 def _only_thermal(plant: str) -> None:
@@ -146,4 +147,4 @@ def _show(data: dict[str, object], as_json: bool) -> None:
     table = Table("", "")
     for name, value in data.items():
         table.add_row(name, f"{value:.4g}" if isinstance(value, float) else str(value))
-    Console().print(table)
+    console().print(table)

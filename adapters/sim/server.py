@@ -1,6 +1,6 @@
 """A simulated plant behind a real OPC UA server, in a process of its own.
 
-    python -m steadyhand.adapters.sim.server --directory /tmp/plant --lockstep
+    steadyhand plant serve thermal_storage --directory /tmp/plant --lockstep
 
 prints one JSON line when it is ready (endpoint, namespace, where the certificates lie, the side
 channel) and runs until it is told to stop.
@@ -14,6 +14,7 @@ import os
 import signal
 import socket
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -27,40 +28,67 @@ from steadyhand.adapters.sim.plants import PLANTS, RunSpec, make_runner
 from steadyhand.adapters.sim.side_channel import SideChannelServer
 from steadyhand.controllers.errors import ConfigError, SteadyhandError
 
-EX_CONFIG = 78
+EX_IOERR, EX_CONFIG = 74, 78
+LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 INSECURE = "--insecure-no-encryption-and-anonymous-users"
+
+
+def _whole(low: int, high: int = 2**63 - 1) -> Callable[[str], int]:
+    """Type of an option: a whole number from `low` to `high`."""
+
+    def parse(text: str) -> int:
+        try:
+            number = int(text)
+        except ValueError:
+            number = low - 1
+        if not low <= number <= high:
+            raise argparse.ArgumentTypeError(f"{text!r}: a whole number from {low} to {high}")
+        return number
+
+    return parse
+
+
+def _some(text: str) -> float:
+    """Type of an option: a finite number above 0."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = 0.0
+    if not 1e-6 <= number <= 1e9:
+        raise argparse.ArgumentTypeError(f"{text!r}: a number from 1e-6 to 1e9")
+    return number
 
 
 def parser() -> argparse.ArgumentParser:
     """The command line."""
     made = argparse.ArgumentParser(
-        prog="python -m steadyhand.adapters.sim.server",
+        prog="steadyhand plant serve",
         description="A simulated plant behind a real, encrypted OPC UA server.",
     )
     add = made.add_argument
     add("--plant", default="thermal_storage", choices=sorted(PLANTS), help="what to simulate")
     add("--directory", type=Path, required=True, help="private directory for certificates")
-    add("--certificate-days", type=float, default=VALID_DAYS, help="validity of new ones")
+    add("--certificate-days", type=_some, default=VALID_DAYS, help="validity of new ones")
     add("--host", default="127.0.0.1", help="address to listen on")
-    add("--port", type=int, default=0, help="port; 0 picks a free one")
-    add("--seed", type=int, default=0, help="scenario and random faults")
-    add("--days", type=int, default=5, help="length of the scenario; it repeats")
-    add("--end-after", type=int, default=None, help="periods after which the plant stands still")
+    add("--port", type=_whole(0, 65535), default=0, help="port; 0 picks a free one")
+    add("--seed", type=_whole(0), default=0, help="scenario and random faults")
+    add("--days", type=_whole(1), default=5, help="length of the scenario; it repeats")
+    add("--end-after", type=_whole(1), default=None, help="periods until the plant stands still")
     add("--season", default=None, help="season of the scenario")
-    add("--substeps", type=int, default=3, help="parts of a period judged one by one")
-    add("--shed-s", type=float, default=None, help="plant seconds until the plant takes over")
+    add("--substeps", type=_whole(1), default=3, help="parts of a period judged one by one")
+    add("--shed-s", type=_some, default=None, help="plant seconds until the plant takes over")
     pace = made.add_mutually_exclusive_group()
-    pace.add_argument("--time-scale", type=float, default=1.0, help="plant per wall seconds")
+    pace.add_argument("--time-scale", type=_some, default=1.0, help="plant per wall seconds")
     pace.add_argument("--lockstep", action="store_true", help="one period per new heartbeat")
     add("--state", type=Path, default=None, help="file to resume from and to keep up to date")
     add("--log", type=Path, default=None, help="JSON lines of every write that arrives")
     add("--fsync", action="store_true", help="wait for the disk after every logged write")
     add("--faults", type=Path, default=None, help="JSON list of faults")
     add("--side-channel", type=Path, default=None, help="socket; default DIRECTORY/side.sock")
-    add("--dummy-namespaces", type=int, default=0, help="further namespaces with decoy nodes")
-    add("--namespace-order", type=int, default=0, help="place of the plant's among them")
+    add("--dummy-namespaces", type=_whole(0, 1000), default=0, help="more, with decoy nodes")
+    add("--namespace-order", type=_whole(0), default=0, help="place of the plant's among them")
     add(INSECURE, dest="insecure", action="store_true", help="for experiments on one machine only")
-    add("--log-level", default="ERROR", help="of the OPC UA library, to stderr")
+    add("--log-level", default="ERROR", choices=LOG_LEVELS, help="of the OPC UA library, to stderr")
     return made
 
 
@@ -151,7 +179,7 @@ def main(arguments: list[str] | None = None) -> int:
         return EX_CONFIG
     except OSError as error:
         sys.stderr.write(f"plant server: {error}\n")
-        return 1
+        return EX_IOERR
     return 0
 
 

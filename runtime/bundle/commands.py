@@ -5,7 +5,6 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from steadyhand.controllers.errors import BundleError
 from steadyhand.runtime.bundle.archive import read_archive, read_file
 from steadyhand.runtime.bundle.contract import PlantContract
 from steadyhand.runtime.bundle.files import replace
@@ -147,15 +146,13 @@ def permit_rollback(
 
     Raises:
         BundleError: not a bundle, or not a private key.
+        OSError: the token cannot be written.
     """
     raw = read_archive(read_file(bundle))[MANIFEST]
     manifest, key = parse_manifest(raw), read_private(private_key)
     digest, not_after = sha256(raw).hexdigest(), _in_days(days)
     token = make_rollback_token(key, manifest.plant_id, digest, not_after)
-    try:
-        replace(target, token, mode=0o644)
-    except OSError as error:
-        raise BundleError("BUNDLE_FILE", f"{target}: {error}") from None
+    replace(target, token, mode=0o644)
     return {
         "plant_id": manifest.plant_id,
         "version": manifest.version,

@@ -13,20 +13,26 @@ from steadyhand.controllers.errors import BundleError
 MAX_BYTES = 16 * 2**20
 
 
-def parse_json(data: bytes, name: str, code: str = "BUNDLE_MANIFEST") -> Any:  # noqa: ANN401
+def parse_json(
+    data: bytes,
+    name: str,
+    code: str = "BUNDLE_MANIFEST",
+    remedy: str = "write it with `steadyhand bundle pack`",
+) -> Any:  # noqa: ANN401
     """Value of the JSON text `data`.
 
     Args:
         data: the exact bytes.
         name: what to call the file in messages.
         code: code of the error raised.
+        remedy: what to do about it.
 
     Raises:
         BundleError: not strict JSON; the message says where.
     """
 
     def refuse(text: str) -> BundleError:
-        return BundleError(code, f"{name}: {text}; write it with `steadyhand bundle pack`")
+        return BundleError(code, f"{name}: {text}; {remedy}")
 
     def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         names = dict(pairs)

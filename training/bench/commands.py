@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from steadyhand.controllers.errors import ConfigError
+from steadyhand.runtime.terminal import console, named_file
 from steadyhand.training.bench.goals import GOALS, find
 from steadyhand.training.bench.machine import realtime_permitted
 from steadyhand.training.bench.report import run_goals, tables
@@ -45,21 +45,22 @@ def bench(
     if realtime and not realtime_permitted():
         raise ConfigError("bench: --realtime: this user may not enter the real-time class")
     command = shlex.join(["steadyhand", *sys.argv[1:]])
-    console = Console(stderr=as_json)
+    out_console = console(stderr=as_json)
     report = run_goals(
         wanted,
         rounds,
         realtime,
         command,
-        lambda result: console.print(*tables(result), *result.get("notes", []), sep="\n"),
+        lambda result: out_console.print(*tables(result), *result.get("notes", []), sep="\n"),
     )
     text = json.dumps(report, indent=2) + "\n"
     if out is not None:
-        out.write_text(text)
+        with named_file(out):
+            out.write_text(text)
     if as_json:
         sys.stdout.write(text)
     elif all(result["met"] for result in report["goals"]):
-        console.print("every goal is met")
+        out_console.print("every goal is met")
     else:
         missed = ", ".join(str(r["number"]) for r in report["goals"] if not r["met"])
-        console.print(f"not met on this machine in this run: {missed}")
+        out_console.print(f"not met on this machine in this run: {missed}")

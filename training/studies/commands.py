@@ -5,10 +5,10 @@ import sys
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from steadyhand.runtime.terminal import console
 from steadyhand.training.studies.study import all_studies, conduct, describe, find, store
 
 app = typer.Typer(no_args_is_help=True, help="Claims of this project that you can run yourself.")
@@ -31,7 +31,7 @@ def list_studies(as_json: AsJson = False) -> None:
             else ("not run yet", "", "")
         )
         table.add_row(item["name"], item["claim"], *figures)
-    Console().print(table)
+    console().print(table)
 
 
 @app.command("run")
@@ -40,14 +40,14 @@ def run_study(
     quick: Annotated[
         bool, typer.Option("--quick", help="Under a minute: checks the direction of the effect.")
     ] = False,
-    seed: Annotated[int, typer.Option(min=0, help="First seed.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=2**63 - 1, help="First seed.")] = 0,
     as_json: AsJson = False,
 ) -> None:
     """Run one study. A full run from seed 0 replaces its committed result."""
     study = find(name)
-    console = Console(stderr=True)
+    err = console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
+    with Progress(*columns, console=err, disable=not err.is_terminal) as bar:
         task = bar.add_task(study.name, total=1.0)
         result = conduct(
             study,
@@ -60,7 +60,7 @@ def run_study(
     if as_json:
         sys.stdout.write(json.dumps(result, indent=2, allow_nan=False) + "\n")
         return
-    out = Console()
+    out = console()
     if result["table"]:
         table = Table(*(str(key) for key in result["table"][0]), title=study.claim)
         for row in result["table"]:

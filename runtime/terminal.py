@@ -1,0 +1,54 @@
+"""Output of the commands: data or text, never cut to a width that nobody has; files by name."""
+
+import errno
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from steadyhand.controllers.errors import FileError
+
+_NO_WIDTH = 100_000
+"""Columns of a pipe or a file: as many as a line needs."""
+_REMEDIES = {
+    errno.ENOENT: "make its folder first",
+    errno.ENOTDIR: "one of its folders is a file",
+    errno.EISDIR: "that is a folder; name a file in it",
+    errno.EEXIST: "something else has that name",
+    errno.ENOSPC: "make room there, or name another place",
+    errno.EDQUOT: "make room there, or name another place",
+}
+
+
+def console(stderr: bool = False) -> Console:
+    """A console that wraps lines on a terminal only: whoever reads a pipe wants whole lines."""
+    made = Console(stderr=stderr)
+    return made if made.is_terminal else Console(stderr=stderr, width=_NO_WIDTH)
+
+
+def show(data: Any, as_json: bool, text: Any) -> None:  # noqa: ANN401  (any JSON, any renderable)
+    """Print `data` as JSON, or `text` for people."""
+    if as_json:
+        sys.stdout.write(json.dumps(data, indent=2, allow_nan=False) + "\n")
+    elif isinstance(text, str):
+        console().print(text, markup=False, soft_wrap=True)
+    else:
+        console().print(text)
+
+
+@contextmanager
+def named_file(path: Path, what: str = "written") -> Iterator[None]:
+    """Around every use of a file that a person named.
+
+    Raises:
+        FileError: it cannot be used: which file, why, and what to do.
+    """
+    try:
+        yield
+    except OSError as error:
+        remedy = _REMEDIES.get(error.errno or 0, "name a place that this user may use")
+        raise FileError(f"{path}: cannot be {what}: {error.strerror or error}; {remedy}") from None
