@@ -1,75 +1,39 @@
-"""The control socket: people give commands, the loop carries them out between ticks.
+"""The control socket: the door by which people on this machine come to the desk.
 
-    client ─► connection thread: who is it? well-formed? allowed? not too fast? ─► bounded queue
-                     ▲                                                                  │
-                     └───────────── answer, refusal or time-out ◄──── loop: `drain` ◄───┘
+    client ─► connection thread: who is it? ─► desk (`commands.py`) ─► loop
+                     ▲                           │
+                     └── answer or refusal ◄─────┘
 
-A Unix socket of mode 0660 and nothing else; the kernel tells who connects (SO_PEERCRED). The loop
-never waits for a client, and a client only ever gets a code and a sentence, never a stack trace.
+A Unix socket of mode 0660 and nothing else; the kernel tells who connects (SO_PEERCRED). A client
+only ever gets a code and a sentence, never a stack trace.
 """
 
-import logging
-import queue
 import secrets
 import socket
 import threading
-import time
 from collections import Counter
-from collections.abc import Callable, Mapping
-from concurrent.futures import CancelledError, Future
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Any
 
-from steadyhand.controllers.errors import RequestError, SteadyhandError
-from steadyhand.runtime.operator_people import (
-    Bucket,
-    OperatorSettings,
-    peer_of,
-    role_of,
-    user_name,
-)
-from steadyhand.runtime.operator_protocol import COMMANDS, Request, Role, encode, parse_request
+from steadyhand.controllers.errors import RequestError
+from steadyhand.runtime.commands import Desk
+from steadyhand.runtime.operator_people import OperatorSettings, peer_of, role_of, user_name
+from steadyhand.runtime.operator_protocol import Role, encode, parse_request
 from steadyhand.runtime.operator_socket import Lines, hang_up, listen
-
-_log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Command:
-    """One command of an authorised person, waiting for the loop."""
-
-    name: str
-    arguments: Mapping[str, Any]
-    actor: str
-    role: Role
-    answer: "Future[Mapping[str, Any]]"
-
-
-Handler = Callable[[Command], Mapping[str, Any]]
 
 
 class OperatorServer:
-    """Listens in its own threads; the loop calls `publish` and `drain`."""
+    """Listens in its own threads and brings commands to the desk."""
 
-    def __init__(self, settings: OperatorSettings, wake: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, settings: OperatorSettings, desk: Desk) -> None:
         """Prepare; `open` begins to listen.
 
         Args:
-            settings: who may connect and how hard they may press.
-            wake: called from a connection's thread when a command waits, so that a loop with a
-                long period can cut its sleep short.
+            settings: who may connect, and for how long.
+            desk: takes the commands.
         """
-        self.refused: Counter[str] = Counter()
-        """Refusals by code since the start."""
         self._settings = settings
-        self._wake = wake
-        self._queue: queue.Queue[Command] = queue.Queue(settings.queue_length)
-        self._status: Mapping[str, Any] = {}
-        self._starting = ""
-        """What the runtime is doing before its first status; empty: it has one."""
-        self._starting_s = 0.0
-        self._accepting = True
-        self._buckets: dict[int, Bucket] = {}
+        self.desk = desk
         self._users: Counter[int] = Counter()
         self._lock = threading.Lock()
         self._closing = threading.Event()
@@ -102,51 +66,9 @@ class OperatorServer:
         with self._lock:
             for connection in self._connections:
                 hang_up(connection)
-        while not self._queue.empty():
-            self._queue.get_nowait().answer.cancel()
+        self.desk.close()
         for thread in self._threads:
             thread.join(timeout=1.0)
-
-    def starting(self, what: str, accepting: bool = False) -> None:
-        """Answer that the runtime is still starting, until the first `publish`.
-
-        Args:
-            what: it is doing now.
-            accepting: does the loop take commands already? Then only the status has to wait.
-        """
-        self._starting_s = time.monotonic() if not self._starting else self._starting_s
-        self._starting, self._accepting = what, accepting
-
-    def publish(self, status: Mapping[str, Any]) -> None:
-        """Replace what `status` answers; the loop hands over a mapping it will not change."""
-        self._status, self._starting, self._accepting = status, "", True
-
-    def drain(self, handlers: Mapping[str, Handler], limit: int = 8) -> int:
-        """Carry out waiting commands; called by the loop thread between ticks, never waits.
-
-        A handler returns the result or raises a `SteadyhandError`, whose message the client gets.
-        Anything else that is raised is logged here and told as INTERNAL.
-
-        Returns:
-            How many commands were begun.
-        """
-        begun = 0
-        while begun < limit:
-            try:
-                command = self._queue.get_nowait()
-            except queue.Empty:
-                break
-            if not command.answer.set_running_or_notify_cancel():
-                continue  # withdrawn: its client was told that nothing was done
-            begun += 1
-            try:
-                command.answer.set_result(handlers[command.name](command))
-            except SteadyhandError as error:
-                command.answer.set_exception(error)
-            except Exception as error:  # noqa: BLE001  (no command may end the loop)
-                _log.exception("command %s of %s failed", command.name, command.actor)
-                command.answer.set_exception(error)
-        return begun
 
     def _accept(self, listener: socket.socket) -> None:
         while not self._closing.is_set():
@@ -198,7 +120,7 @@ class OperatorServer:
             while reads and (line := lines.next()) is not None:
                 sequence = None
                 try:
-                    self._pace(uid)
+                    self.desk.pace(uid)
                     request = parse_request(line)
                     sequence = request.sequence
                     if request.session != session or sequence <= last:
@@ -207,7 +129,9 @@ class OperatorServer:
                     answer = {
                         "sequence": sequence,
                         "ok": True,
-                        "result": self._do(request, actor, role),
+                        "result": self.desk.carry_out(
+                            request.command, request.arguments, actor, role
+                        ),
                     }
                 except RequestError as error:
                     answer = self._refusal(sequence, error)
@@ -220,65 +144,8 @@ class OperatorServer:
                 self._users[uid] -= 1
             connection.close()
 
-    def _do(self, request: Request, actor: str, role: Role) -> Mapping[str, Any]:
-        """Have one command carried out.
-
-        Raises:
-            RequestError: ROLE, STARTING, QUEUE_FULL, TIMEOUT, INTERNAL, or what the handler
-                refused.
-        """
-        needed = COMMANDS[request.command].role
-        if role < needed:
-            raise RequestError("ROLE", f"{request.command} needs the role {needed.name.lower()}")
-        starting = self._starting
-        if starting and (request.command == "status" or not self._accepting):
-            for_s = time.monotonic() - self._starting_s
-            raise RequestError(
-                "STARTING",
-                f"still starting ({starting}, {for_s:.0f} s): nothing was done; try again",
-            )
-        if request.command == "status":
-            return self._status
-        command = Command(request.command, request.arguments, actor, role, Future())
-        try:
-            self._queue.put_nowait(command)
-        except queue.Full:
-            raise RequestError("QUEUE_FULL", "too many commands wait: try again") from None
-        self._wake()
-        try:
-            return command.answer.result(self._settings.answer_s)
-        except TimeoutError:
-            return self._late(command)
-        except CancelledError:
-            raise RequestError("STOPPING", "the runtime stops; nothing was done") from None
-        except RequestError:
-            raise
-        except SteadyhandError as error:
-            raise RequestError("REFUSED", str(error)) from None
-        except Exception:  # noqa: BLE001  (the loop has logged it; the client gets no insides)
-            raise RequestError("INTERNAL", "the command failed: see the runtime's log") from None
-
-    def _late(self, command: Command) -> Mapping[str, Any]:
-        """Withdraw a command that has not begun; of one that has, the status will tell."""
-        if command.answer.cancel():
-            raise RequestError("TIMEOUT", "the loop did not take it in time; nothing was done")
-        raise RequestError("UNKNOWN", "begun, but not finished in time: look at the status")
-
-    def _pace(self, uid: int) -> None:
-        with self._lock:
-            bucket = self._buckets.get(uid)
-            if bucket is None:
-                bucket = self._buckets[uid] = Bucket(
-                    self._settings.rate_per_s, self._settings.burst
-                )
-            if not bucket.take():
-                raise RequestError(
-                    "RATE", f"at most {self._settings.rate_per_s:g} commands per second"
-                )
-
     def _refusal(self, sequence: int | None, error: RequestError) -> dict[str, Any]:
-        with self._lock:
-            self.refused[error.code] += 1
+        self.desk.count(error.code)
         return {
             "sequence": sequence,
             "ok": False,
@@ -294,7 +161,6 @@ class OperatorServer:
             connection.settimeout(self._settings.line_s)
             connection.sendall(encode(message))
         except OSError:
-            with self._lock:
-                self.refused["GONE"] += 1
+            self.desk.count("GONE")
             return False
         return True

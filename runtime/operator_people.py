@@ -16,25 +16,19 @@ _PEERCRED = struct.Struct("3i")
 
 @dataclass(frozen=True, slots=True)
 class OperatorSettings:
-    """Who may connect and how hard they may press. Times are real seconds."""
+    """Who may connect, and for how long. Times are real seconds."""
 
     path: Path
     group_id: int | None = None
     """Members of this group may connect, and look if they have no role of their own."""
     roles: Mapping[int, Role] = field(default_factory=dict)
     """Role by user id. The runtime's own user and root are engineers without being named."""
-    answer_s: float = 10.0
-    """A command the loop has not begun by then is withdrawn."""
-    rate_per_s: float = 10.0
-    burst: int = 20
-    """Commands per user: so many at once, and `rate_per_s` on the long run."""
     line_s: float = 5.0
     """A line once begun must be complete by then."""
     idle_s: float = 300.0
     max_connections: int = 8
     max_per_user: int = 4
     """Below `max_connections`, so that one user cannot lock the others out."""
-    queue_length: int = 32
 
 
 def peer_of(connection: socket.socket) -> tuple[int, int]:

@@ -105,14 +105,19 @@ def parse_request(line: bytes) -> Request:
         raise RequestError("MALFORMED", f"needs exactly {', '.join(wanted)}")
     if not 0 < data["sequence"] < SEQUENCE_LIMIT:
         raise RequestError("MALFORMED", "sequence: must be a positive integer below 2^53")
-    spec = COMMANDS.get(data["command"])
-    if spec is None:
-        raise RequestError("UNKNOWN_COMMAND", f"there are: {', '.join(COMMANDS)}")
-    arguments = _arguments(data["command"], spec, data["arguments"])
+    arguments = check_arguments(data["command"], data["arguments"])
     return Request(data["session"], data["sequence"], data["command"], arguments)
 
 
-def _arguments(command: str, spec: Spec, given: Mapping[str, Any]) -> dict[str, Any]:
+def check_arguments(command: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Exactly the arguments of a known command, of the right types.
+
+    Raises:
+        RequestError: UNKNOWN_COMMAND or ARGUMENTS; the message names what is wrong.
+    """
+    spec = COMMANDS.get(command)
+    if spec is None:
+        raise RequestError("UNKNOWN_COMMAND", f"there are: {', '.join(COMMANDS)}")
     kinds = {**spec.required, **spec.optional}
     missing = sorted(set(spec.required) - set(given))
     if missing or set(given) - set(kinds):

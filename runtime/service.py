@@ -35,6 +35,7 @@ from steadyhand.runtime.bundle.load import Bundle
 from steadyhand.runtime.check import check
 from steadyhand.runtime.child import ChildLimits
 from steadyhand.runtime.clock import Idle
+from steadyhand.runtime.commands import Command, Desk
 from steadyhand.runtime.config import Loaded
 from steadyhand.runtime.health import Health
 from steadyhand.runtime.journal import Journal
@@ -43,7 +44,7 @@ from steadyhand.runtime.loop import STAGES, Loop, Parts, Tick
 from steadyhand.runtime.metrics import Identity, Metrics
 from steadyhand.runtime.metrics_server import MetricsServer
 from steadyhand.runtime.modes import Mode
-from steadyhand.runtime.operator import Command, OperatorServer
+from steadyhand.runtime.operator import OperatorServer
 from steadyhand.runtime.operator_people import OperatorSettings
 from steadyhand.runtime.recorder import Recorder
 from steadyhand.runtime.replay import COMMAND
@@ -232,6 +233,8 @@ class Service:
 
     def _open_operator(self) -> None:
         self.operator: OperatorServer | None = None
+        self.desk = Desk()
+        self._open.callback(self.desk.close)
         section = self.config.operator
         if section is None:
             return
@@ -240,7 +243,7 @@ class Service:
         settings = OperatorSettings(
             path, assemble.group_id(section.group), assemble.people(section)
         )
-        self.operator = OperatorServer(settings)
+        self.operator = OperatorServer(settings, self.desk)
         self.operator.open()
         self._open.callback(self.operator.close)
 
@@ -255,13 +258,12 @@ class Service:
             self._prove(self._unproven)
         self.health.status(self._words(tick))
         self._tell_worker()
-        if self.operator is not None:
-            self.operator.publish(status(self, tick))
+        self.desk.publish(status(self, tick))
         self._between()
 
     def _between(self) -> None:
         """Operator's commands and a finished swap; the loop is not in a tick."""
-        if self.operator is not None and self.operator.drain(self._handlers()):
+        if self.desk.drain(self._handlers()):
             self._hasten()
         if self._ready is not None:
             self._finish_swap()

@@ -11,7 +11,7 @@ import tempfile
 import threading
 import time
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from dataclasses import fields, replace
 from itertools import product
 from math import inf, nan
 from pathlib import Path
@@ -22,6 +22,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from steadyhand.controllers.errors import ConfigError, RequestError
+from steadyhand.runtime.commands import Desk, DeskSettings
 from steadyhand.runtime.modes import Mode
 from steadyhand.runtime.operator import OperatorServer
 from steadyhand.runtime.operator_client import OperatorClient
@@ -57,8 +58,11 @@ def folder():
 @contextmanager
 def listening(folder, handlers=None, drain=True, **change):
     """A server, and a loop that drains it; yields the server and what was done."""
-    given_settings = {"path": folder / "s", "rate_per_s": 1e6, "burst": 10_000, "answer_s": 5.0}
-    server = OperatorServer(OperatorSettings(**{**given_settings, **change}))
+    pressing = {"rate_per_s": 1e6, "burst": 10_000, "answer_s": 5.0}
+    names = {field.name for field in fields(DeskSettings)}
+    pressing |= {name: change.pop(name) for name in list(change) if name in names}
+    desk = Desk(DeskSettings(**pressing))
+    server = OperatorServer(OperatorSettings(**{"path": folder / "s", **change}), desk)
     done, stop = [], threading.Event()
 
     def handler(command):
@@ -69,7 +73,7 @@ def listening(folder, handlers=None, drain=True, **change):
 
     def loop():
         while not stop.wait(0.002):
-            server.drain(table)
+            desk.drain(table)
 
     thread = threading.Thread(target=loop)
     server.open()
@@ -109,7 +113,7 @@ def code_of(refusal):
 
 def test_every_command_reaches_its_handler_with_its_actor(folder):
     with listening(folder) as (server, done), OperatorClient(folder / "s") as client:
-        server.publish({"mode": "off", "margin": nan, "array": np.array([1.0, inf])})
+        server.desk.publish({"mode": "off", "margin": nan, "array": np.array([1.0, inf])})
         assert client.call("status") == {"mode": "off", "margin": None, "array": [1.0, None]}
         for name, arguments in ARGUMENTS.items():
             if name != "status":
@@ -122,7 +126,7 @@ def test_every_command_reaches_its_handler_with_its_actor(folder):
 
 def test_status_answers_while_the_loop_sleeps(folder):
     with listening(folder, drain=False) as (server, _), OperatorClient(folder / "s") as client:
-        server.publish({"tick": 3})
+        server.desk.publish({"tick": 3})
         assert client.call("status") == {"tick": 3}
 
 
@@ -135,7 +139,7 @@ def test_the_socket_is_for_owner_and_group_only(folder):
 
 
 def test_closing_twice_and_without_opening(folder):
-    server = OperatorServer(OperatorSettings(folder / "s"))
+    server = OperatorServer(OperatorSettings(folder / "s"), Desk())
     server.close()
     server.close()
 
@@ -150,12 +154,12 @@ def test_roles_by_commands(folder, role, command):
             assert client.role == role.name.lower()
             if role >= COMMANDS[command].role:
                 client.call(command, **ARGUMENTS[command])
-                assert server.refused == {}
+                assert server.desk.refused == {}
             else:
                 with pytest.raises(RequestError, match="needs the role") as refusal:
                     client.call(command, **ARGUMENTS[command])
                 assert code_of(refusal) == "ROLE"
-                assert done == [] and server.refused == {"ROLE": 1}
+                assert done == [] and server.desk.refused == {"ROLE": 1}
 
 
 def test_no_command_touches_the_filter_or_the_limits():
@@ -210,7 +214,7 @@ class TestAnotherUser:
         folder.chmod(0o755)
         with listening(folder) as (server, done):
             assert as_nobody(folder / "s") == f"errno {errno.EACCES}"
-            assert done == [] and server.refused == {}
+            assert done == [] and server.desk.refused == {}
 
     def test_and_if_it_did_not_the_kernel_tells_who_they_are(self, folder):
         folder.chmod(0o755)
@@ -218,7 +222,7 @@ class TestAnotherUser:
             (folder / "s").chmod(0o666)
             answer = json.loads(as_nobody(folder / "s"))
             assert answer["error"]["code"] == "DENIED" and "session" not in answer
-            assert done == [] and server.refused == {"DENIED": 1}
+            assert done == [] and server.desk.refused == {"DENIED": 1}
 
     def test_a_member_of_the_group_may_look_and_no_more(self, folder):
         folder.chmod(0o755)
@@ -274,7 +278,7 @@ def test_rate_limit_and_recovery(folder):
             answers = [json.loads(reader.readline()) for _ in range(40)]
             fine = sum(answer["ok"] for answer in answers)
             assert 5 <= fine < 40 and len(done) == fine
-            assert server.refused == {"RATE": 40 - fine}
+            assert server.desk.refused == {"RATE": 40 - fine}
             time.sleep(0.1)
             end.sendall(line(session, 100, "ack"))
             assert json.loads(reader.readline())["ok"]
@@ -305,7 +309,7 @@ def test_connections_are_bounded_and_a_place_is_free_again(folder):
                 break
             except RequestError:
                 assert time.monotonic() < deadline
-        assert server.refused["BUSY"] >= 1
+        assert server.desk.refused["BUSY"] >= 1
 
 
 def test_a_full_queue_refuses(folder):
@@ -328,7 +332,7 @@ def test_what_timed_out_is_not_done_later(folder):
             with pytest.raises(RequestError, match="nothing was done") as refusal:
                 client.call("stop", reason="test")
             assert code_of(refusal) == "TIMEOUT"
-            assert server.drain({"stop": lambda command: done.append(command) or {}}) == 0
+            assert server.desk.drain({"stop": lambda command: done.append(command) or {}}) == 0
             assert done == []
 
 
@@ -370,7 +374,8 @@ def test_a_connection_cut_at_every_byte_is_all_or_nothing(folder):
 
 def test_the_loop_is_woken(folder):
     woken = threading.Event()
-    server = OperatorServer(OperatorSettings(folder / "s", answer_s=0.05), woken.set)
+    desk = Desk(DeskSettings(answer_s=0.05), woken.set)
+    server = OperatorServer(OperatorSettings(folder / "s"), desk)
     server.open()
     try:
         with OperatorClient(folder / "s") as client, suppress(RequestError):
@@ -382,15 +387,15 @@ def test_the_loop_is_woken(folder):
 
 def test_draining_is_bounded_and_never_waits(folder):
     with listening(folder, drain=False, answer_s=5.0) as (server, _):
-        assert server.drain({}) == 0
+        assert server.desk.drain({}) == 0
         connections = [raw(folder) for _ in range(3)]
         opened = [connection.__enter__() for connection in connections]
         for end, _, session in opened:
             end.sendall(line(session, 1, "ack"))
         deadline = time.monotonic() + 10.0
-        while server._queue.qsize() < 3 and time.monotonic() < deadline:
+        while server.desk.waiting < 3 and time.monotonic() < deadline:
             time.sleep(0.01)
-        assert [server.drain({"ack": lambda _: {}}, limit=2) for _ in range(2)] == [2, 1]
+        assert [server.desk.drain({"ack": lambda _: {}}, limit=2) for _ in range(2)] == [2, 1]
         for _, reader, _ in opened:
             assert json.loads(reader.readline())["ok"]
         for connection in connections:
@@ -401,7 +406,7 @@ def test_stopping_tells_those_who_wait(folder):
     with listening(folder, drain=False, answer_s=20.0) as (server, _):
         with raw(folder) as (end, reader, session):
             end.sendall(line(session, 1, "ack"))
-            while server._queue.empty():
+            while not server.desk.waiting:
                 time.sleep(0.01)
             server.close()
             rest = reader.readline()
@@ -434,7 +439,7 @@ def test_a_client_gets_a_code_and_a_sentence(folder, caplog, error, code, messag
             assert code_of(refusal) == code
             assert "secret" not in str(refusal.value) and "Traceback" not in str(refusal.value)
             assert client.call("mode", mode="off") == {"did": "mode"}  # the loop goes on
-        assert server.refused == {code: 1}
+        assert server.desk.refused == {code: 1}
         assert ("secret" in caplog.text) == (code == "INTERNAL")
 
 
@@ -555,16 +560,16 @@ def test_two_lines_in_one_packet_and_one_line_in_many(folder):
 
 def test_a_client_that_does_not_read_is_given_up(folder):
     with listening(folder, line_s=0.2) as (server, _):
-        server.publish({"long": "x" * 60_000})
+        server.desk.publish({"long": "x" * 60_000})
         with raw(folder) as (end, _, session):
             end.settimeout(0.5)
             with suppress(OSError):
                 for k in range(1, 200):
                     end.sendall(line(session, k))
             deadline = time.monotonic() + 10.0
-            while not server.refused["GONE"] and time.monotonic() < deadline:
+            while not server.desk.refused["GONE"] and time.monotonic() < deadline:
                 time.sleep(0.01)
-            assert server.refused["GONE"]
+            assert server.desk.refused["GONE"]
         with OperatorClient(folder / "s") as client:
             assert client.call("ack") == {"did": "ack"}
 
@@ -663,7 +668,7 @@ def test_what_a_killed_runtime_left_is_replaced(folder):
 def test_a_living_runtime_is_not_pushed_aside(folder):
     with listening(folder):
         with pytest.raises(ConfigError, match="another runtime listens"):
-            OperatorServer(OperatorSettings(folder / "s")).open()
+            OperatorServer(OperatorSettings(folder / "s"), Desk()).open()
         with OperatorClient(folder / "s") as client:
             assert client.call("ack") == {"did": "ack"}
 
@@ -671,7 +676,7 @@ def test_a_living_runtime_is_not_pushed_aside(folder):
 def test_something_else_at_that_path_is_not_removed(folder):
     (folder / "s").write_text("precious")
     with pytest.raises(ConfigError, match="something else is there"):
-        OperatorServer(OperatorSettings(folder / "s")).open()
+        OperatorServer(OperatorSettings(folder / "s"), Desk()).open()
     assert (folder / "s").read_text() == "precious"
 
 
@@ -679,7 +684,7 @@ def test_a_socket_of_another_kind_is_not_removed(folder):
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as other:
         other.bind(str(folder / "s"))
         with pytest.raises(ConfigError, match="operator socket"):
-            OperatorServer(OperatorSettings(folder / "s")).open()
+            OperatorServer(OperatorSettings(folder / "s"), Desk()).open()
         assert (folder / "s").exists()
 
 
@@ -694,7 +699,7 @@ def test_a_socket_of_another_kind_is_not_removed(folder):
 )
 def test_paths_that_cannot_be_used(folder, path, change, why):
     with pytest.raises(ConfigError, match=why):
-        OperatorServer(OperatorSettings(folder / path, **change)).open()
+        OperatorServer(OperatorSettings(folder / path, **change), Desk()).open()
 
 
 def test_hanging_up_twice_is_harmless():
@@ -721,7 +726,7 @@ def test_a_client_that_drops_its_answer_is_forgotten(folder):
 
 
 def test_a_failing_accept_is_tried_again(folder):
-    server = OperatorServer(OperatorSettings(folder / "s"))
+    server = OperatorServer(OperatorSettings(folder / "s"), Desk())
 
     class OutOfDescriptors:
         tries = 0
