@@ -26,6 +26,11 @@ $(VENV)/.dev: $(VENV)/.edge
 	$(PIP) --editable '.[cpu,opcua,demo,train,dev]'
 	@touch $@
 
+# Debian and npm packages of the system tests; what cannot be installed skips the tests that need it.
+$(VENV)/.system: tests/system/install.sh $(wildcard tests/system/packages.txt tests/system/package-lock.json) | $(BIN)/python
+	tests/system/install.sh
+	@touch $@
+
 $(VENV)/.bench: $(VENV)/.dev
 	$(PIP) --editable '.[cpu,opcua,demo,train,dev,bench]'
 	@touch $@
@@ -33,7 +38,7 @@ $(VENV)/.bench: $(VENV)/.dev
 demo: $(VENV)/.edge ## Watch a learned controller run a plant over encrypted OPC UA (90 s)
 	$(BIN)/steadyhand demo thermal_storage $(ARGS)
 
-test: $(VENV)/.dev check ## Everything that must hold: checks, unit, property, fault and loop tests
+test: $(VENV)/.dev $(VENV)/.system check ## Everything that must hold: checks, unit, property, fault and loop tests
 	$(BIN)/python -m pytest -m "not slow" $(ARGS)
 
 check: $(VENV)/.dev types ## Lint, format, types, import order
