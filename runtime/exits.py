@@ -4,6 +4,7 @@ The numbers are those of sysexits(3) where it has one, so that a service manager
 tell what to do: mend the configuration, try again, or call for help.
 """
 
+import errno
 import os
 import sys
 import traceback
@@ -54,6 +55,7 @@ _REQUESTS = {
     **dict.fromkeys(("DENIED", "ROLE"), Exit.FORBIDDEN),
 }
 """Refusals of the operator's socket that are more than a plain refusal, by their code."""
+_WRITING = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
 _EXTRAS = {
     "asyncua": "opcua",
     "onnxruntime": "cpu",
@@ -85,6 +87,8 @@ def words_of(error: Exception) -> str:
     if isinstance(error, OSError):
         names = [os.fsdecode(name) for name in (error.filename, error.filename2) if name]
         where = f"{' -> '.join(names)}: " if names else ""
+        if not names and error.errno in _WRITING:
+            where = "standard output: "  # files that a person named are told by name
         return f"{where}{error.strerror or error}"
     extra = _missing(error)
     return f"{error}: pip install 'steadyhand[{extra}]'" if extra else str(error)
@@ -100,7 +104,7 @@ def guarded(command: Callable[[], object]) -> int:
         try:
             command()
         finally:
-            _flush()  # a full disk behind stdout must not look like success
+            sys.stdout.flush()  # a full disk behind stdout must not look like success
     except SystemExit as ended:
         return ended.code if isinstance(ended.code, int) else int(ended.code is not None)
     except BrokenPipeError:
@@ -121,15 +125,6 @@ def guarded(command: Callable[[], object]) -> int:
             _close_stdout()
         return status
     return Exit.DONE
-
-
-def _flush() -> None:
-    try:
-        sys.stdout.flush()
-    except BrokenPipeError:
-        raise
-    except OSError as error:
-        raise OSError(error.errno, error.strerror, "standard output") from None
 
 
 def _missing(error: Exception) -> str:

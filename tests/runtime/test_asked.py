@@ -1,8 +1,14 @@
-"""The asked mode across restarts."""
+"""The asked mode across restarts, and of many who ask at once."""
+
+import os
+import subprocess
+import sys
+import threading
 
 import pytest
 
-from steadyhand.runtime.asked import load_asked, save_asked
+from steadyhand.runtime import asked
+from steadyhand.runtime.asked import AskedKeeper, load_asked, save_asked
 from steadyhand.runtime.modes import Mode
 
 
@@ -42,3 +48,64 @@ def test_a_failed_write_leaves_the_old_wish(tmp_path):
     with pytest.raises(OSError, match="directory"):
         save_asked(path, Mode.FULL)
     assert load_asked(path) is Mode.SHADOW
+
+
+SAVES = """
+import sys
+from pathlib import Path
+from steadyhand.runtime.asked import save_asked
+from steadyhand.runtime.modes import Mode
+for _ in range(50):
+    save_asked(Path(sys.argv[1]), Mode(sys.argv[2]))
+"""
+
+
+def test_many_processes_at_once_leave_one_whole_wish(tmp_path):
+    """Without one lock they would trip over each other's half-written file."""
+    path = tmp_path / "asked.json"
+    writers = [
+        subprocess.Popen([sys.executable, "-c", SAVES, str(path), mode])
+        for mode in Mode
+        for _ in "ab"
+    ]
+    seen = set()
+    while any(writer.poll() is None for writer in writers):
+        if path.exists():
+            seen.add(path.read_text())
+    assert [writer.returncode for writer in writers] == [0] * len(writers)
+    assert seen <= {f'{{"asked": "{mode}"}}' for mode in Mode}
+    assert [item.name for item in tmp_path.iterdir()] == ["asked.json"]
+
+
+@pytest.mark.parametrize("count", [1, 2, 5, 100])
+def test_of_quick_commands_the_last_one_counts(tmp_path, count, monkeypatch):
+    """However slow the disk, and whichever write is under way when the next wish comes."""
+    path = tmp_path / "asked.json"
+    slow = threading.Event()
+    fsync = os.fsync
+
+    def late(handle):
+        slow.wait(0.005)
+        fsync(handle)
+
+    monkeypatch.setattr(asked.os, "fsync", late)
+    keeper = AskedKeeper(path, pytest.fail)
+    modes = list(Mode)
+    for i in range(count):
+        keeper.keep(modes[i % len(modes)])
+    keeper.close(30.0)
+    assert load_asked(path) is modes[(count - 1) % len(modes)]
+
+
+def test_a_wish_that_cannot_be_kept_is_told_and_the_next_one_is_tried(tmp_path):
+    told = []
+    keeper = AskedKeeper(tmp_path / "later" / "asked.json", told.append)
+    keeper.keep(Mode.FULL)
+    keeper.close()
+    assert len(told) == 1
+    assert "full" in told[0] and "No such file" in told[0]
+    (tmp_path / "later").mkdir()
+    keeper.keep(Mode.SHADOW)
+    keeper.close()
+    assert load_asked(tmp_path / "later" / "asked.json") is Mode.SHADOW
+    assert len(told) == 1
