@@ -13,9 +13,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from steadyhand.controllers.errors import ConfigError
-from steadyhand.runtime import metrics_server
+from steadyhand.runtime import http_server, metrics_server
+from steadyhand.runtime.http_server import MAX_CONNECTIONS
 from steadyhand.runtime.metrics import CONTENT_TYPE
-from steadyhand.runtime.metrics_server import MAX_CONNECTIONS, MetricsServer
+from steadyhand.runtime.metrics_server import MetricsServer
 
 PAGE = b"# HELP steadyhand_x X.\n# TYPE steadyhand_x gauge\nsteadyhand_x 1\n"
 
@@ -188,7 +189,7 @@ def open_sockets(port: int) -> int:
 
 
 def test_slow_loris_is_dropped(monkeypatch):
-    monkeypatch.setattr(metrics_server, "DEADLINE_S", 0.2)
+    monkeypatch.setattr(http_server, "DEADLINE_S", 0.2)
     counters = Counters()
     with MetricsServer(lambda: PAGE, "127.0.0.1:0", counters=counters) as server:
         with socket.create_connection(("127.0.0.1", ready(server)), timeout=20) as sock:
@@ -242,7 +243,7 @@ def test_only_addresses(listen):
 
 
 def test_taken_port_is_told_and_tried_again(monkeypatch):
-    monkeypatch.setattr(metrics_server, "RETRY_S", 0.05)
+    monkeypatch.setattr(http_server, "RETRY_S", 0.05)
     events: list[dict[str, str]] = []
     with socket.create_server(("127.0.0.1", 0)) as other:
         taken = other.getsockname()[1]
