@@ -1,6 +1,8 @@
 """Pre-flight: everything a configuration points to, looked at before anything is driven.
 
-Every problem is named at once. Nothing is written and no connection is opened.
+`steadyhand check` and `steadyhand run` ask the same function. Every problem is named at once.
+Nothing is left behind and no connection is opened; what another process holds now (the journal's
+lock, a port) is found by the start itself.
 """
 
 import grp
@@ -8,29 +10,43 @@ import os
 import pwd
 import stat
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives import serialization
 
 from steadyhand.controllers.catalogue import plant_kind
-from steadyhand.controllers.errors import BundleError, ConfigError, ModelError
+from steadyhand.controllers.errors import BundleError, ConfigError, ModelError, SteadyhandError
+from steadyhand.controllers.heuristics.transfer import Transfer
 from steadyhand.controllers.signals import SignalSet
 from steadyhand.runtime.assemble import (
     make_gate,
+    make_heuristic,
+    make_modes,
     make_plant,
+    opcua_settings,
     opcua_tags,
     open_bundle,
     site_parameters,
     tightened,
 )
 from steadyhand.runtime.config import Loaded, OpcUaLink, load_config
+from steadyhand.runtime.folders import folder_fault
+from steadyhand.runtime.operator_socket import socket_fault
 from steadyhand.runtime.quantity import same_dimension
 from steadyhand.runtime.yaml_source import Path as FieldPath
 from steadyhand.runtime.yaml_source import Problem
 
 
-def check(file: Path) -> tuple[Loaded | None, list[Problem]]:
+def check(file: Path, bundle: bool = True) -> tuple[Loaded | None, list[Problem]]:
     """Look at the configuration `file` and at everything it points to.
+
+    Args:
+        file: the configuration.
+        bundle: False leaves the bundle to the caller: a start verifies and tries it itself.
 
     Returns:
         the configuration when it could be read, and every problem found.
@@ -39,7 +55,10 @@ def check(file: Path) -> tuple[Loaded | None, list[Problem]]:
     if not isinstance(loaded, Loaded):
         return None, loaded
     problems = [*_plant(loaded), *_link_files(loaded), *_places(loaded), *_people(loaded)]
-    problems += _bundle(loaded)
+    if not problems:
+        problems += _assembly(loaded)
+    if bundle:
+        problems += _bundle(loaded, sound=not problems)
     return loaded, sorted(problems, key=lambda problem: (problem.line, problem.field))
 
 
@@ -124,35 +143,110 @@ def _link_files(loaded: Loaded) -> Iterator[Problem]:
     security = loaded.config.link.security
     where: FieldPath = ("link", "security")
     files: list[tuple[FieldPath, str | None, Callable[[Path], str | None]]] = [
-        ((*where, "certificate"), security.certificate, _certificate_fault),
-        ((*where, "private_key"), security.private_key, _secret_fault),
-        ((*where, "password_file"), security.password_file, _secret_fault),
+        ((*where, "certificate"), security.certificate, _own_certificate_fault),
+        ((*where, "private_key"), security.private_key, _key_fault),
+        ((*where, "password_file"), security.password_file, _word_fault),
     ]
     files += [
         ((*where, "trusted", i), name, _certificate_fault)
         for i, name in enumerate(security.trusted)
     ]
+    found = False
     for path, name, fault_of in files:
         if name is None:
             continue
         fault = fault_of(loaded.path(name))
         if fault:
+            found = True
             yield _problem(loaded, path, f"{name}: {fault}", "CFG_FILE")
+    if not found and security.certificate is not None and security.private_key is not None:
+        certificate = _certificates(loaded.path(security.certificate))[0]
+        if certificate.public_key() != _key(loaded.path(security.private_key)).public_key():
+            text = (
+                f"{security.private_key}: is not the key of {security.certificate}; "
+                "name the two that were made together"
+            )
+            yield _problem(loaded, (*where, "private_key"), text, "CFG_FILE")
+
+
+def _certificates(file: Path) -> list[x509.Certificate]:
+    """Certificates in `file`, at least one.
+
+    Raises:
+        OSError: it cannot be read.
+        ValueError: it holds none.
+    """
+    content = file.read_bytes()
+    if b"-----BEGIN" in content:
+        return x509.load_pem_x509_certificates(content)
+    return [x509.load_der_x509_certificate(content)]
 
 
 def _certificate_fault(file: Path) -> str | None:
     try:
-        content = file.read_bytes()
+        _certificates(file)
     except OSError as error:
         return f"cannot be read: {error.strerror}"
-    try:
-        if content.startswith(b"-----"):
-            x509.load_pem_x509_certificate(content)
-        else:
-            x509.load_der_x509_certificate(content)
     except ValueError:
         return "is no X.509 certificate in DER or PEM form"
     return None
+
+
+def _own_certificate_fault(file: Path) -> str | None:
+    """Our own must be within its dates and say by which URI we are known (OPC 10000-6)."""
+    fault = _certificate_fault(file)
+    if fault:
+        return fault
+    certificate = _certificates(file)[0]
+    now = datetime.now(UTC)
+    if not certificate.not_valid_before_utc <= now <= certificate.not_valid_after_utc:
+        return (
+            f"is valid from {certificate.not_valid_before_utc:%Y-%m-%d} to "
+            f"{certificate.not_valid_after_utc:%Y-%m-%d} only: renew it, or set this clock right"
+        )
+    try:
+        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName)
+        uris = names.value.get_values_for_type(x509.UniformResourceIdentifier)
+    except (x509.ExtensionNotFound, ValueError):
+        uris = []
+    if not uris:
+        return "holds no application URI: make one with a URI among its alternative names"
+    return None
+
+
+def _key(file: Path) -> Any:  # noqa: ANN401  (any kind of private key)
+    """The private key in `file`.
+
+    Raises:
+        ValueError, TypeError, UnsupportedAlgorithm: it holds none that is not encrypted.
+    """
+    content = file.read_bytes()
+    if b"-----BEGIN" in content:
+        return serialization.load_pem_private_key(content, password=None)
+    return serialization.load_der_private_key(content, password=None)
+
+
+def _key_fault(file: Path) -> str | None:
+    fault = _secret_fault(file)
+    if fault:
+        return fault
+    try:
+        _key(file)
+    except (ValueError, TypeError, UnsupportedAlgorithm):
+        return "is no unencrypted private key in PEM or DER form"
+    return None
+
+
+def _word_fault(file: Path) -> str | None:
+    """A secret of one line: a password, a token."""
+    fault = _secret_fault(file)
+    if fault:
+        return fault
+    try:
+        word = file.read_text("utf-8").strip()
+    except (OSError, UnicodeDecodeError):
+        return "cannot be read as text; write the secret as one line of UTF-8"
+    return None if word and "\n" not in word else "must hold the secret as its only line"
 
 
 def _secret_fault(file: Path) -> str | None:
@@ -170,30 +264,27 @@ def _secret_fault(file: Path) -> str | None:
 
 
 def _places(loaded: Loaded) -> Iterator[Problem]:
-    """Folders that must be writable."""
+    """Where the runtime writes, and what it reads beside the link's files."""
     config = loaded.config
-    places: list[tuple[FieldPath, Path]] = [
-        (("journal", "directory"), loaded.path(config.journal.directory))
-    ]
+    journal = loaded.path(config.journal.directory)
+    fault = folder_fault(journal)
+    lock = journal / "lock"
+    if not fault and os.path.lexists(lock) and (lock.is_symlink() or not lock.is_file()):
+        fault = f"{lock} is no regular file; move it away"
+    if fault:
+        yield _problem(loaded, ("journal", "directory"), fault, "CFG_FILE")
     if config.operator:
         socket = loaded.path(config.operator.socket)
-        places.append((("operator", "socket"), socket.parent))
-        if len(os.fsencode(socket)) > 107:
-            text = f"{socket}: longer than the 107 bytes a Unix socket's name may have"
-            yield _problem(loaded, ("operator", "socket"), text, "CFG_FILE")
-    for path, folder in places:
-        existing = folder
-        while not existing.exists() and existing != existing.parent:
-            existing = existing.parent
-        if not existing.is_dir():
-            yield _problem(loaded, path, f"{existing} is no folder", "CFG_FILE")
-        elif not os.access(existing, os.W_OK | os.X_OK):
-            text = f"{existing} cannot be written by {pwd.getpwuid(os.getuid()).pw_name}"
-            yield _problem(loaded, path, text, "CFG_FILE")
-    if config.metrics and config.metrics.token_file:
-        fault = _secret_fault(loaded.path(config.metrics.token_file))
+        fault = socket_fault(socket) or folder_fault(socket.parent)
         if fault:
-            text = f"{config.metrics.token_file}: {fault}"
+            yield _problem(loaded, ("operator", "socket"), fault, "CFG_FILE")
+    if config.bundle and not loaded.path(config.bundle.trusted_keys).is_dir():
+        text = f"{config.bundle.trusted_keys}: no folder; put the public keys you trust there"
+        yield _problem(loaded, ("bundle", "trusted_keys"), text, "CFG_FILE")
+    if config.metrics and config.metrics.token_file:
+        why = _word_fault(loaded.path(config.metrics.token_file))
+        if why:
+            text = f"{config.metrics.token_file}: {why}"
             yield _problem(loaded, ("metrics", "token_file"), text, "CFG_FILE")
 
 
@@ -217,18 +308,44 @@ def _people(loaded: Loaded) -> Iterator[Problem]:
                 yield _problem(loaded, ("operator", role, i), text, "CFG_USER")
 
 
-def _bundle(loaded: Loaded) -> Iterator[Problem]:
-    """The bundle is verified as it would be at the start, in a limited child."""
+def _assembly(loaded: Loaded) -> Iterator[Problem]:
+    """The last net: what is made from the file, made once and thrown away."""
+    config = loaded.config
+    try:
+        parts = make_plant(loaded)
+        make_heuristic(config, parts)
+        make_modes(config, parts)
+        Transfer(parts.outputs, config.fallback.transfer)
+        if isinstance(config.link, OpcUaLink):
+            opcua_settings(loaded, config.link)
+    except SteadyhandError as error:
+        yield _problem(loaded, (), str(error), "CFG_ASSEMBLY")
+
+
+def _bundle(loaded: Loaded, sound: bool) -> Iterator[Problem]:
+    """The bundle is verified as it would be at the start, in a limited child.
+
+    Args:
+        loaded: the configuration.
+        sound: nothing else is wrong; what is, is named already.
+    """
     section = loaded.config.bundle
-    if section is None:
+    if section is None or not loaded.path(section.trusted_keys).is_dir():
         return
     try:
         parts = make_plant(loaded)
         make_gate(loaded.config, parts, open_bundle(loaded, parts))
     except BundleError as error:
-        yield _problem(loaded, ("bundle", "file"), f"{section.file}: {error}", error.code)
+        yield bundle_problem(loaded, error)
     except ModelError as error:
         yield _problem(loaded, ("bundle", "file"), f"{section.file}: {error}", "BUNDLE_TRUST")
     except ConfigError as error:
-        if not loaded.path(section.trusted_keys).is_dir():
-            yield _problem(loaded, ("bundle", "trusted_keys"), str(error), "CFG_FILE")
+        if sound:
+            yield _problem(loaded, ("bundle", "file"), f"{section.file}: {error}", "BUNDLE_TRUST")
+
+
+def bundle_problem(loaded: Loaded, error: BundleError) -> Problem:
+    """A refused bundle, with the line that names it."""
+    section = loaded.config.bundle
+    name = "" if section is None else f"{section.file}: "
+    return _problem(loaded, ("bundle", "file"), f"{name}{error}", error.code)

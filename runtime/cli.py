@@ -1,34 +1,19 @@
-"""The command line: one verb per job, `--json` everywhere, stable exit codes.
-
-0 done · 1 failed · 2 wrong usage · 69 nobody answers · 78 refused configuration or bundle
-"""
+"""The command line: one verb per job, `--json` everywhere, stable exit codes (`exits.py`)."""
 
 import json
 import sys
+from functools import cache
 from importlib.metadata import entry_points, version
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
-from steadyhand.controllers.errors import (
-    BundleError,
-    ConfigError,
-    JournalError,
-    LinkError,
-    RequestError,
-    SteadyhandError,
-)
+from steadyhand.runtime.exits import EPILOG, Exit, guarded
+from steadyhand.runtime.terminal import console, show
 
-EXIT_FAILED = 1
-EXIT_UNAVAILABLE = 69
-EXIT_CONFIG = 78
-
-ConfigFile = Annotated[
-    Path, typer.Argument(help="The plant's YAML file.", show_default=False, dir_okay=False)
-]
+ConfigFile = Annotated[Path, typer.Argument(help="The plant's YAML file.", show_default=False)]
 AsJson = Annotated[bool, typer.Option("--json", help="Print data instead of text.")]
 
 app = typer.Typer(
@@ -40,31 +25,22 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
+    epilog=EPILOG,
 )
 plant_app = typer.Typer(no_args_is_help=True, help="The plants that ship.")
 app.add_typer(plant_app, name="plant")
 
 
-def show(data: Any, as_json: bool, text: Any) -> None:  # noqa: ANN401  (any JSON, any renderable)
-    """Print `data` as JSON, or `text` for people."""
-    if as_json:
-        sys.stdout.write(json.dumps(data, indent=2, allow_nan=False) + "\n")
-    else:
-        Console().print(text, markup=False) if isinstance(text, str) else Console().print(text)
-
-
 @app.command()
 def run(
     config: ConfigFile,
-    max_ticks: Annotated[int | None, typer.Option(help="Stop after so many ticks.")] = None,
+    max_ticks: Annotated[int | None, typer.Option(min=1, help="Stop after so many ticks.")] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing at the start.")] = False,
 ) -> None:
     """Run the loop until SIGTERM or Ctrl-C, then hand the plant back."""
-    from steadyhand.runtime.service import serve
+    from steadyhand.runtime.run import run as run_plant
 
-    try:
-        serve(config, max_ticks)
-    except JournalError as error:  # another one runs this plant, or nothing can be recorded
-        fail(error, EXIT_CONFIG)
+    run_plant(config, max_ticks, quiet)
 
 
 @app.command("check")
@@ -88,7 +64,7 @@ def check_command(config: ConfigFile, as_json: AsJson = False) -> None:
     else:
         text = f"{config}: nothing wrong"
     show(data, as_json, text)
-    raise typer.Exit(EXIT_CONFIG if problems else 0)
+    raise typer.Exit(Exit.REFUSED if problems else Exit.DONE)
 
 
 @app.command()
@@ -147,7 +123,7 @@ def plant_show(
     if as_json:
         show(data, True, "")
     else:
-        Console().print(table, parameters)
+        console().print(table, parameters)
 
 
 def _training_commands() -> None:
@@ -177,24 +153,19 @@ def _root(
 
 def main() -> None:
     """Entry point: errors of ours become one line and a stable exit code, never a stack trace."""
+    raise SystemExit(int(guarded(_main)))
+
+
+def _main() -> None:
+    complete()()
+
+
+@cache
+def complete() -> typer.Typer:
+    """The command line with every part of it."""
     from steadyhand.runtime import cli_bundle, cli_demo, cli_operator, cli_record
 
     for part in (cli_bundle, cli_demo, cli_operator, cli_record):
         part.register(app)
     _training_commands()
-    try:
-        app()
-    except (ConfigError, BundleError) as error:
-        fail(error, EXIT_CONFIG)
-    except LinkError as error:
-        fail(error, EXIT_UNAVAILABLE)
-    except RequestError as error:
-        fail(error, EXIT_UNAVAILABLE if error.code == "NOT_RUNNING" else EXIT_FAILED)
-    except SteadyhandError as error:
-        fail(error, EXIT_FAILED)
-
-
-def fail(error: SteadyhandError, status: int) -> None:
-    """One line on stderr, then exit with `status`."""
-    sys.stderr.write(f"steadyhand: {error}\n")
-    raise SystemExit(status)
+    return app

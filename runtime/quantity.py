@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 _UNIT = re.compile(r"[A-Za-z0-9/%°µ]{1,24}")
 """Units are a word or a quotient; nothing that a unit parser would have to calculate."""
 MINUS = "\N{MINUS SIGN}"
+_NOT_FINITE = re.compile(r"[+-]?(?:nan|inf(?:inity)?)\b", re.IGNORECASE)
 _NUMBER = re.compile(r"([+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)(.*)", re.DOTALL)
 
 
@@ -37,11 +38,12 @@ def magnitude(text: Any, unit: str) -> float:  # noqa: ANN401  (whatever stood i
 
     plain = text.strip().replace(MINUS, "-", 1)
     found = _NUMBER.fullmatch(plain)
-    number, name = found.groups() if found else plain.split(" ", 1) if " " in plain else (plain, "")
-    try:
-        value = float(number)
-    except ValueError:
-        raise ValueError(f"{text!r} is not a number and a unit, as in '{_example(unit)}'") from None
+    if found is None:
+        if _NOT_FINITE.match(plain):
+            raise ValueError(f"{text!r} is not finite")
+        raise ValueError(f"{text!r} is not a number and a unit, as in '{_example(unit)}'")
+    number, name = found.groups()
+    value = float(number)
     name = name.strip()
     if not name:
         raise ValueError(f"{text!r} has no unit; write '{number} {unit}'")

@@ -6,12 +6,18 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from steadyhand.controllers.errors import ConfigError
 from steadyhand.runtime.check import check
-from steadyhand.runtime.config import json_schema
+from steadyhand.runtime.config import json_schema, parse_config
+from steadyhand.runtime.exits import exit_of
+from steadyhand.runtime.quantity import magnitude
+from steadyhand.runtime.start import serve
+from steadyhand.runtime.yaml_source import Source, read_yaml
 
 REPOSITORY = Path(__file__).parents[2]
 SHIPPED = REPOSITORY / "configs" / "thermal_storage" / "steadyhand.yaml"
@@ -33,9 +39,11 @@ BROKEN: dict[str, tuple[str, str, str, str, tuple[str, ...]]] = {
     "nan quantity": ("period: 15 min", "period: nan s", "period", "CFG_UNIT", ("finite",)),
     "infinite quantity": ("period: 15 min", "period: inf s", "period", "CFG_UNIT", ("finite",)),
     "negative quantity": (
-        "transfer: 30 min", "transfer: -30 min", "fallback.transfer", "CFG_BOUNDS", ("> 0",)),
+        "transfer: 30 min", "transfer: -30 min", "fallback.transfer", "CFG_BOUNDS",
+        ("-30 min", "from 0.001 to")),
     "zero quantity": (
-        "transfer: 30 min", "transfer: 0 s", "fallback.transfer", "CFG_BOUNDS", ("> 0",)),
+        "transfer: 30 min", "transfer: 0 s", "fallback.transfer", "CFG_BOUNDS",
+        ("0 s", "from 0.001 to")),
     "bool where a number belongs": (
         "clean_ticks: 4", "clean_ticks: true", "modes.clean_ticks", "CFG_TYPE", ("True",)),
     "text where a number belongs": (
@@ -182,7 +190,59 @@ BROKEN: dict[str, tuple[str, str, str, str, tuple[str, ...]]] = {
         "", "CFG_TIMING", ("0.5",)),
     "negative time scale": (
         "source: paced", "source: paced\n  time_scale: -1.0",
-        "clock.time_scale", "CFG_BOUNDS", ("> 0",)),
+        "clock.time_scale", "CFG_BOUNDS", (">= 0.001",)),
+    "time that hardly passes": (
+        "source: paced", "source: paced\n  time_scale: 1.0e-300",
+        "clock.time_scale", "CFG_BOUNDS", (">= 0.001",)),
+    "period no network keeps": (
+        "source: paced", "source: plant\n  time_scale: 1000000.0",
+        "", "CFG_TIMING", ("0.0009 s", "lower time_scale")),
+    "deadline longer than the plant's beat": (
+        "source: paced", "source: plant\n  time_scale: 1800",
+        "", "CFG_TIMING", ("inference.deadline", "0.5")),
+    "images looked for too seldom": (
+        "request_timeout: 1 s", "request_timeout: 1 s\n  publishing: 8 min",
+        "", "CFG_TIMING", ("link.publishing 480", "half")),
+    "command that outlives its time": (
+        "request_timeout: 1 s", "request_timeout: 1 s\n  command_life: 31 min",
+        "", "CFG_TIMING", ("link.command_life 1860", "two")),
+    "memory that nothing fits into": (
+        "deadline: 500 ms", "deadline: 500 ms\n  memory: 1 MiB",
+        "inference.memory", "CFG_BOUNDS", ("1 MiB", "2.68435e+08")),
+    "user without a name": (
+        "user: controller", 'user: ""', "link.security.user", "CFG_TYPE", ("at least 1",)),
+    "key of another certificate": (
+        "pki/client_key.pem", "pki/server_key.pem",
+        "link.security.private_key", "CFG_FILE", ("server_key.pem", "client_cert.der")),
+    "key that is none": (
+        "pki/client_key.pem", "pki/password",
+        "link.security.private_key", "CFG_FILE", ("private key",)),
+    "empty password": (
+        "pki/password", "pki/empty", "link.security.password_file", "CFG_FILE", ("only line",)),
+    "token that is empty": (
+        "listen: 127.0.0.1:9464", "listen: 127.0.0.1:9464\n  token_file: pki/empty",
+        "metrics.token_file", "CFG_FILE", ("only line",)),
+    "token that is no text": (
+        "listen: 127.0.0.1:9464", "listen: 127.0.0.1:9464\n  token_file: pki/bytes",
+        "metrics.token_file", "CFG_FILE", ("UTF-8",)),
+    "token that is not there": (
+        "listen: 127.0.0.1:9464", "listen: 127.0.0.1:9464\n  token_file: pki/nowhere",
+        "metrics.token_file", "CFG_FILE", ("No such file",)),
+    "socket where a file is": (
+        "socket: var/operator.sock", "socket: steadyhand.yaml",
+        "operator.socket", "CFG_FILE", ("something else is there",)),
+    "socket where nothing can be": (
+        "socket: var/operator.sock", "socket: /proc/operator.sock",
+        "operator.socket", "CFG_FILE", ("/proc", "nothing can be written")),
+    "journal where nothing can be": (
+        "directory: var/journal", "directory: /proc/journal",
+        "journal.directory", "CFG_FILE", ("/proc", "nothing can be written")),
+    "journal that is a file": (
+        "directory: var/journal", "directory: steadyhand.yaml",
+        "journal.directory", "CFG_FILE", ("no folder",)),
+    "journal whose lock is a link": (
+        "directory: var/journal", "directory: locked",
+        "journal.directory", "CFG_FILE", ("lock", "no regular file")),
     "not a number at all": (
         "source: paced", "source: paced\n  time_scale: .nan",
         "clock.time_scale", "CFG_TYPE", ("finite",)),
@@ -204,6 +264,11 @@ def plant_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("plant")
     shutil.copytree(SHIPPED.parent, folder, dirs_exist_ok=True)
     make_pki(folder / "pki", "thermal_storage")
+    for name, content in (("empty", b"\n"), ("bytes", b"\xff\xfe")):
+        (folder / "pki" / name).write_bytes(content)
+        (folder / "pki" / name).chmod(0o600)
+    (folder / "locked").mkdir()
+    (folder / "locked" / "lock").symlink_to(folder / "pki" / "empty")
     return folder
 
 
@@ -242,6 +307,112 @@ def test_a_broken_configuration_is_refused_with_place_value_and_remedy(
         assert word in problem.message
     first = f"{file}:{problem.line}: "
     assert problem.text(str(file)).startswith(first)
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_what_check_refuses_run_refuses_likewise(name: str, plant_folder: Path) -> None:
+    """Same exit code, same words; and nothing was started or written."""
+    old, new, field, _, _ = BROKEN[name]
+    text = SHIPPED.read_text() if field.startswith("bundle") else WITHOUT_BUNDLE
+    file = write(plant_folder, text.replace(old, new, 1))
+    before = sorted(plant_folder.rglob("*"))
+    _, problems = check(file)
+    with pytest.raises(ConfigError) as refused:
+        serve(file, max_ticks=1, quiet=True)
+    assert exit_of(refused.value) == 78
+    assert set(str(refused.value).splitlines()) == {
+        line for problem in problems for line in problem.text(str(file)).splitlines()
+    }
+    assert sorted(plant_folder.rglob("*")) == before
+
+
+def quantities() -> Iterator[tuple[str, ...]]:
+    """Where in the file the quantities stand, from the schema itself."""
+    schema = json_schema()
+    sections = {"": schema} | {
+        name: schema["$defs"][of]
+        for name, of in (
+            ("clock", "Clock"), ("link", "OpcUaLink"), ("inference", "Inference"),
+            ("fallback", "Fallback"), ("modes", "Modes"), ("safety", "Safety"),
+            ("journal", "JournalSection"), ("trust", "Trust"),
+        )
+    }  # fmt: skip
+    for section, of in sections.items():
+        for key, field in of["properties"].items():
+            kinds = [field, *field.get("anyOf", ())]
+            if any("examples" in kind for kind in kinds):
+                yield (section, key) if section else (key,)
+
+
+def altered(place: tuple[str, ...], value: object) -> bytes:
+    """The shipped configuration with one value replaced; JSON is YAML."""
+    data = read_yaml(WITHOUT_BUNDLE.encode())
+    assert isinstance(data, Source)
+    node = data.data
+    for part in place[:-1]:
+        node = node.setdefault(part, {})
+    node[place[-1]] = value
+    return json.dumps(data.data).encode()
+
+
+def test_the_schema_tells_all_quantities() -> None:
+    assert len(list(quantities())) == 11
+
+
+@pytest.mark.parametrize("place", list(quantities()), ids=".".join)
+@pytest.mark.parametrize("number", ["0", "-0", "-1", "5e-324", "1e-12", "1e300"])
+def test_no_quantity_can_be_beyond_all_sense(place: tuple[str, ...], number: str) -> None:
+    unit = "byte" if place[-1] in ("memory", "segment") else "s"
+    problems = parse_config(altered(place, f"{number} {unit}"), Path("file"))
+    assert isinstance(problems, list)
+    assert [(p.field, p.code) for p in problems] == [(".".join(place), "CFG_BOUNDS")]
+    assert f"'{number} {unit}' is out of bounds: must be from " in problems[0].message
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        ("clock", "time_scale"),
+        ("clock", "realtime_priority"),
+        ("modes", "clean_ticks"),
+        ("modes", "max_raises"),
+        ("modes", "limited_share"),
+        ("trust", "minimum_confidence"),
+    ],
+    ids=".".join,
+)
+@pytest.mark.parametrize("number", [-1, 10**30, -1e-300])
+def test_no_number_can_be_beyond_all_sense(place: tuple[str, ...], number: float) -> None:
+    problems = parse_config(altered(place, number), Path("file"))
+    assert isinstance(problems, list)
+    assert [problem.field for problem in problems] == [".".join(place)]
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("15 min", 900.0),
+        ("15min", 900.0),
+        ("1.5e1  min", 900.0),
+        ("+.25 h", 900.0),
+        ("1e3s", 1000.0),
+    ],
+)
+def test_a_quantity_may_be_written_closely(text: str, seconds: float) -> None:
+    assert magnitude(text, "s") == seconds
+
+
+@pytest.mark.parametrize("text", ["-50 kW", "-50kW", "\N{MINUS SIGN}50 kW", "-5e1kW", "-0.05 MW"])
+def test_a_quantity_may_be_negative(text: str) -> None:
+    assert magnitude(text, "kW") == pytest.approx(-50.0)
+
+
+@pytest.mark.parametrize(
+    "text", ["--5 s", "5", "", " ", "s", "5 s s", "5 5 s", "0x5 s", "1_0 s", "\u0665 s"]
+)
+def test_what_is_no_quantity_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"unit|finite"):
+        magnitude(text, "s")
 
 
 def test_the_line_is_the_line_of_the_fault(plant_folder: Path) -> None:
