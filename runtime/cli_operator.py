@@ -40,6 +40,8 @@ def register(app: typer.Typer) -> None:
     app.command("override", cls=_WithQuantities)(override)
     app.command("clear-override")(clear_override)
     app.command("ack")(ack)
+    app.command("shelve")(shelve)
+    app.command("unshelve")(unshelve)
     app.command("swap")(swap)
     app.command("stop")(stop)
 
@@ -91,6 +93,11 @@ def status_table(now: dict[str, Any]) -> Table:
             "override",
             f"{item['output']}={item['value']:g} by {item['owner']}: {item['reason']}",
         )
+    for item in now["alarms"]:
+        if not item["shelved"]:
+            table.add_row(item["severity"], f"{item['code']}: {item['text']}")
+    for item in now["shelved"]:
+        table.add_row("shelved", f"{item['code']} by {item['owner']}: {item['reason']}")
     if now["journal"]["fault"]:
         table.add_row("record", now["journal"]["fault"])
     if now["latched"]:
@@ -175,6 +182,29 @@ def ack(
         )
     result = call(config, "ack", **({} if code is None else {"code": code}))
     show(result, as_json, f"acknowledged: {', '.join(result['acknowledged'])}")
+
+
+def shelve(
+    config: ConfigFile,
+    code: Annotated[str, typer.Argument(help="Reason code of the alarm.")],
+    reason: Reason,
+    lasting: Annotated[str, typer.Option("--for", help="Plant time, such as '2 h'.")] = "1 h",
+    as_json: AsJson = False,
+) -> None:
+    """Move an alarm out of the way for a time. Reaction, journal and metrics stay as they are."""
+    seconds = _quantity("--for", lasting, "s")
+    result = call(config, "shelve", code=code, reason=reason, for_s=seconds)
+    show(result, as_json, f"{result['alarm']} is shelved for {lasting} of plant time")
+
+
+def unshelve(
+    config: ConfigFile,
+    code: Annotated[str, typer.Argument(help="Reason code of the alarm.")],
+    as_json: AsJson = False,
+) -> None:
+    """Put a shelved alarm back."""
+    result = call(config, "unshelve", code=code)
+    show(result, as_json, f"{result['alarm']} is shown again")
 
 
 def swap(

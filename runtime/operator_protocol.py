@@ -50,6 +50,8 @@ COMMANDS: Mapping[str, Spec] = {
     ),
     "clear-override": Spec(Role.OPERATE, {"output": str}, {}),
     "ack": Spec(Role.OPERATE, {}, {"code": str}),
+    "shelve": Spec(Role.OPERATE, {"code": str, "reason": str, "for_s": float}, {}),
+    "unshelve": Spec(Role.OPERATE, {"code": str}, {}),
     "stop": Spec(Role.OPERATE, {"reason": str}, {}),
     "swap": Spec(Role.ENGINEER, {"file": str, "reason": str}, {}),
 }

@@ -30,6 +30,7 @@ from steadyhand.controllers.protocols import Policy
 from steadyhand.controllers.reasons import ReasonCode
 from steadyhand.controllers.trust.freshness import Freshness, FreshnessSettings
 from steadyhand.runtime import assemble
+from steadyhand.runtime.alarms import Alarm, Alarms, Shelf
 from steadyhand.runtime.asked import load_asked, save_asked
 from steadyhand.runtime.bundle.load import Bundle
 from steadyhand.runtime.check import check
@@ -136,6 +137,7 @@ class Service:
         opened.callback(self.policy.close)
         asked = load_asked(self.loaded.path(config.journal.directory).parent / "asked.json")
         self.modes = assemble.make_modes(config, parts, asked)
+        self.alarms = Alarms()
         wall_period_s = config.period / config.clock.time_scale
         self.metrics = Metrics(
             Identity(config.name, parts.kind.id, _bundle_id(bundle)),
@@ -258,8 +260,26 @@ class Service:
             self._prove(self._unproven)
         self.health.status(self._words(tick))
         self._tell_worker()
+        self._see_alarms(tick)
         self.desk.publish(status(self, tick))
         self._between()
+
+    def _see_alarms(self, tick: Tick) -> None:
+        groups = (tick.faults, tick.verdict.faults, tick.sent.faults)
+        modes = self.modes
+        for ended in self.alarms.update(groups, modes.latches, modes.situation, tick.now_s):
+            self._tell_shelf("ShelfExpired", ended, ended.owner)
+
+    def _tell_shelf(self, event: str, shelf: Shelf, actor: str) -> None:
+        self.recorder.event(
+            {
+                "event": event,
+                "actor": actor,
+                "alarm": str(shelf.code),
+                "reason": shelf.reason,
+                "expires_s": shelf.expires_s,
+            }
+        )
 
     def _between(self) -> None:
         """Operator's commands and a finished swap; the loop is not in a tick."""
@@ -308,6 +328,8 @@ class Service:
             "override": self._override,
             "clear-override": self._clear_override,
             "ack": self._ack,
+            "shelve": self._shelve,
+            "unshelve": self._unshelve,
             "swap": self._begin_swap,
             "stop": self._stop_command,
         }
@@ -373,6 +395,23 @@ class Service:
         if not cleared:
             raise RequestError(ReasonCode.ACK_DENIED, "nothing is latched")
         return {"acknowledged": [str(code) for code in cleared]}
+
+    def _shelve(self, command: Command) -> Mapping[str, Any]:
+        given, last = command.arguments, self.loop.last
+        shelf = self.alarms.shelve(
+            given["code"],
+            command.actor,
+            given["reason"],
+            last.now_s if last is not None else 0.0,
+            given["for_s"],
+        )
+        self._tell_shelf("Shelved", shelf, command.actor)
+        return {"alarm": str(shelf.code), "expires_s": shelf.expires_s}
+
+    def _unshelve(self, command: Command) -> Mapping[str, Any]:
+        shelf = self.alarms.unshelve(command.arguments["code"])
+        self._tell_shelf("Unshelved", shelf, command.actor)
+        return {"alarm": str(shelf.code)}
 
     def _ack_parts(self) -> list[str]:
         cleared = []
@@ -459,6 +498,7 @@ def status(service: Service, tick: Tick) -> dict[str, Any]:
         "name": service.config.name,
         "tick": tick.number,
         "time_s": observation.time_s,
+        "now_s": tick.now_s,
         "mode": str(modes.mode),
         "asked": str(modes.asked),
         "source": tick.source.name.lower(),
@@ -477,6 +517,16 @@ def status(service: Service, tick: Tick) -> dict[str, Any]:
             for fault in (*tick.faults, *tick.verdict.faults)
         ],
         "latched": [str(code) for code in modes.latches],
+        "alarms": [_shown(alarm, service.alarms.shelf(alarm)) for alarm in service.alarms],
+        "shelved": [
+            {
+                "code": str(item.code),
+                "owner": item.owner,
+                "reason": item.reason,
+                "expires_s": item.expires_s,
+            }
+            for item in service.alarms.shelves
+        ],
         "overrides": [
             {
                 "output": item.output,
@@ -510,6 +560,21 @@ def status(service: Service, tick: Tick) -> dict[str, Any]:
             "head": stored.head.hash.hex(),
         },
         "timings_s": dict(zip(STAGES, tick.timings, strict=True)),
+    }
+
+
+def _shown(alarm: Alarm, shelf: Shelf | None) -> dict[str, Any]:
+    """One alarm as the status shows it."""
+    return {
+        "code": str(alarm.code),
+        "severity": alarm.severity.name.lower(),
+        "text": alarm.text,
+        "action": alarm.action,
+        "since_s": alarm.since_s,
+        "signals": list(alarm.signals),
+        "active": alarm.active,
+        "latched": alarm.latched,
+        "shelved": shelf is not None,
     }
 
 

@@ -69,7 +69,7 @@ EXPECTED = {
     "ARGUMENTS": 2, "UNKNOWN_COMMAND": 2, "UNKNOWN_OUTPUT": 2, "UNKNOWN_CODE": 2,
     "OUT_OF_RANGE": 1, "REASON_MISSING": 1, "DURATION": 1, "CONFLICT": 1, "NO_OVERRIDE": 1,
     "REFUSED": 1, "INTERNAL": 1, "UNKNOWN": 1, "REPLAY": 1, "MALFORMED": 1, "TOO_LONG": 1,
-    "TOO_SLOW": 1,
+    "TOO_SLOW": 1, "NO_ALARM": 1, "CRITICAL": 1, "NOT_SHELVED": 1,
 }  # fmt: skip
 
 
@@ -206,6 +206,10 @@ TABLE: dict[str, tuple[int, str]] = {
     "clear-override P/none.yaml x": (78, "none.yaml"),
     f"ack {CFG}": (69, "is the loop running"),
     f"ack {CFG} NO_SUCH_CODE": (2, "NO_SUCH_CODE"),
+    f"shelve {CFG} OBS_STALE --reason x": (69, "is the loop running"),
+    f"shelve {CFG} OBS_STALE": (2, "--reason"),
+    f"shelve {CFG} OBS_STALE --reason x --for 2": (2, "--for: '2' has no unit"),
+    f"unshelve {CFG} OBS_STALE": (69, "is the loop running"),
     f"swap {CFG} P/none.shb --reason x": (78, "none.shb: no such file"),
     f"swap {CFG} P/thermal_storage.shb --reason x": (69, "is the loop running"),
     f"stop {CFG} --reason x": (69, "is the loop running"),

@@ -43,6 +43,8 @@ ARGUMENTS = {
     "override": {"output": "valve", "value": 1, "reason": "test", "for_s": 60},
     "clear-override": {"output": "valve"},
     "ack": {},
+    "shelve": {"code": "OBS_STALE", "reason": "test", "for_s": 60},
+    "unshelve": {"code": "OBS_STALE"},
     "stop": {"reason": "test"},
     "swap": {"file": "new.shb", "reason": "test"},
 }
@@ -163,7 +165,8 @@ def test_roles_by_commands(folder, role, command):
 
 
 def test_no_command_touches_the_filter_or_the_limits():
-    assert set(COMMANDS) == {"status", "mode", "override", "clear-override", "ack", "stop", "swap"}
+    known = "status mode override clear-override ack shelve unshelve stop swap"
+    assert set(COMMANDS) == set(known.split())
     assert COMMANDS["status"].role is Role.VIEW
     assert [n for n, spec in COMMANDS.items() if spec.role is Role.ENGINEER] == ["swap"]
 
