@@ -1,40 +1,45 @@
-"""From configuration to objects: the only file that knows which part is made from which section."""
+"""From configuration to objects: the only file that knows which part is made from which section.
+
+What takes long to import (the protocol's library, native code) is imported where it is needed: a
+start has things to set going before that.
+"""
 
 import grp
 import pwd
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 from steadyhand.adapters.link import Link
-from steadyhand.adapters.opcua.link import OpcUaLink
 from steadyhand.adapters.opcua.settings import OpcUaSettings, Security
-from steadyhand.adapters.opcua.tags import read_tag_map
-from steadyhand.adapters.sim.link import SimLink
-from steadyhand.adapters.sim.plants import RunSpec, make_runner
 from steadyhand.controllers.catalogue import PlantKind, parameters_with, plant_kind
-from steadyhand.controllers.errors import ConfigError
+from steadyhand.controllers.errors import BundleError, ConfigError
 from steadyhand.controllers.plants.parameters import parameter_table
 from steadyhand.controllers.plants.plant import Plant
 from steadyhand.controllers.protocols import Heuristic
-from steadyhand.controllers.safety.atacom import AtacomDC
-from steadyhand.controllers.safety.chain import SafetyChain
-from steadyhand.controllers.safety.limits import Limits
 from steadyhand.controllers.signals import SignalSet, Vector
 from steadyhand.controllers.trust.gate import Gate, GateSettings
-from steadyhand.controllers.trust.load import gate_from_dict
 from steadyhand.runtime import config as cfg
 from steadyhand.runtime.bundle.contract import PlantContract
 from steadyhand.runtime.bundle.installed import InstalledState
-from steadyhand.runtime.bundle.load import Bundle, load_bundle
+from steadyhand.runtime.bundle.load import Bundle, admit_bundle
 from steadyhand.runtime.bundle.signature import TrustStore
+from steadyhand.runtime.child import ChildLimits, examine
 from steadyhand.runtime.clock import Clock, Idle, LockstepClock, PacedClock, PlantClock
 from steadyhand.runtime.config import Loaded
 from steadyhand.runtime.modes import Mode, ModeMachine, ModeSettings
 from steadyhand.runtime.operator_protocol import Role
 from steadyhand.runtime.quantity import magnitude
 from steadyhand.runtime.record import RecordLayout
+
+if TYPE_CHECKING:
+    from steadyhand.adapters.sim.link import SimLink
+    from steadyhand.controllers.safety.chain import SafetyChain
+
+
+TRIAL_BYTES = 512 * 2**20
+"""A bundle that needs more memory than this to be loaded and examined is refused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +126,12 @@ def make_link(loaded: Loaded, parts: PlantParts) -> Link:
     """
     link = loaded.config.link
     if isinstance(link, cfg.SimLink):
+        from steadyhand.adapters.sim.link import SimLink
+        from steadyhand.adapters.sim.plants import RunSpec, make_runner
+
         return SimLink(make_runner(RunSpec(parts.kind.id, link.seed, link.days)))
+    from steadyhand.adapters.opcua.link import OpcUaLink
+
     return OpcUaLink(opcua_settings(loaded, link), opcua_tags(parts, link))
 
 
@@ -152,6 +162,8 @@ def opcua_settings(loaded: Loaded, link: cfg.OpcUaLink) -> OpcUaSettings:
 
 def opcua_tags(parts: PlantParts, link: cfg.OpcUaLink) -> Any:  # noqa: ANN401
     """Which node is which signal."""
+    from steadyhand.adapters.opcua.tags import read_tag_map
+
     units = {signal.name: signal.unit for signal in (*parts.plant.observations, *parts.outputs)}
     outputs = {}
     for name, tag in link.outputs.items():
@@ -178,16 +190,20 @@ def opcua_tags(parts: PlantParts, link: cfg.OpcUaLink) -> Any:  # noqa: ANN401
 def make_clock(config: cfg.Config, link: Link, idle: Idle | None = None) -> Clock:
     """When to tick."""
     scale = config.clock.time_scale
-    if isinstance(link, SimLink):
-        return LockstepClock(link, config.period)
+    if isinstance(config.link, cfg.SimLink):
+        return LockstepClock(cast("SimLink", link), config.period)
     if config.clock.source == "plant":
         timeout_s = 2.0 * config.period / scale
         return PlantClock(link, config.period, scale, timeout_s, idle)
     return PacedClock(config.period, scale, idle)
 
 
-def make_safety(config: cfg.Config, parts: PlantParts) -> SafetyChain:
+def make_safety(config: cfg.Config, parts: PlantParts) -> "SafetyChain":
     """Filter and last line, from the plant's definition and the wire's number types alone."""
+    from steadyhand.controllers.safety.atacom import AtacomDC
+    from steadyhand.controllers.safety.chain import SafetyChain
+    from steadyhand.controllers.safety.limits import Limits
+
     model = parts.kind.safety_model(parts.parameters)
     tags = config.link.outputs if isinstance(config.link, cfg.OpcUaLink) else {}
     narrow = {name for name, tag in tags.items() if tag.wire == "Float"}
@@ -237,13 +253,39 @@ def make_gate(config: cfg.Config, parts: PlantParts, bundle: Bundle | None) -> G
     """
     if bundle is None:
         return Gate(GateSettings(dwell_s=config.period, minimum_stay_s=config.period))
+    from steadyhand.controllers.trust.load import gate_from_dict
+
     return gate_from_dict(
         bundle.trust, parts.plant.observations, config.period, config.trust.minimum_confidence
     )
 
 
-def open_bundle(loaded: Loaded, parts: PlantParts, file: Path | None = None) -> Bundle | None:
-    """The configured bundle (or `file`), verified and tried; None when none is configured.
+def admit(loaded: Loaded, parts: PlantParts, file: Path) -> Bundle:
+    """The bundle `file`, verified for this plant and not tried yet.
+
+    Raises:
+        BundleError: refused.
+        ConfigError: the folder of keys is missing.
+    """
+    section = loaded.config.bundle
+    if section is None:
+        raise ConfigError("no bundle section in the configuration")
+    keys = loaded.path(section.trusted_keys)
+    if not keys.is_dir():
+        raise ConfigError(f"bundle.trusted_keys={section.trusted_keys}: no folder of public keys")
+    provider = loaded.config.inference.provider
+    return admit_bundle(
+        file,
+        TrustStore.read(keys),
+        parts.contract,
+        # nothing ever ran here before the folder was made; looking must not make it
+        installed=installed_state(loaded) if state_folder(loaded).exists() else None,
+        providers=(provider,) if provider == "cpu" else (provider, "cpu"),
+    )
+
+
+def open_bundle(loaded: Loaded, parts: PlantParts) -> Bundle | None:
+    """The configured bundle, verified and tried; None when none is configured.
 
     Raises:
         BundleError: refused.
@@ -252,26 +294,40 @@ def open_bundle(loaded: Loaded, parts: PlantParts, file: Path | None = None) -> 
     section = loaded.config.bundle
     if section is None:
         return None
-    keys = loaded.path(section.trusted_keys)
-    if not keys.is_dir():
-        raise ConfigError(f"bundle.trusted_keys={section.trusted_keys}: no folder of public keys")
-    provider = loaded.config.inference.provider
-    return load_bundle(
-        file or loaded.path(section.file),
-        TrustStore.read(keys),
-        parts.contract,
-        # nothing ever ran here before the folder was made; looking must not make it
-        installed=installed_state(loaded) if _state_folder(loaded).exists() else None,
-        providers=(provider,) if provider == "cpu" else (provider, "cpu"),
-    )
+    bundle = admit(loaded, parts, loaded.path(section.file))
+    return bundle.tried(lambda: examine(bundle.spec, child_limits(loaded.config)))
+
+
+def kept_bundle(loaded: Loaded) -> Path | None:
+    """Where the copy of the bundle that ran here last should lie; None when none ever ran here.
+
+    Raises:
+        BundleError: BUNDLE_STATE others may write to the folder of the state.
+    """
+    if not state_folder(loaded).exists():
+        return None
+    state, plant_id = installed_state(loaded), loaded.config.plant.id
+    try:
+        if state.get(plant_id) is None:
+            return None
+    except BundleError:
+        pass  # something ran here; what is made of the copy finds out again
+    return state.kept(plant_id)
+
+
+def child_limits(config: cfg.Config) -> ChildLimits:
+    """What the policy's process may use, in its trial and afterwards."""
+    serving = int(config.inference.memory)
+    return ChildLimits(memory_bytes=min(serving, TRIAL_BYTES), serving_bytes=serving)
 
 
 def installed_state(loaded: Loaded) -> InstalledState:
     """Which bundle versions have run here; lies beside the journal."""
-    return InstalledState(_state_folder(loaded))
+    return InstalledState(state_folder(loaded))
 
 
-def _state_folder(loaded: Loaded) -> Path:
+def state_folder(loaded: Loaded) -> Path:
+    """Where this plant's own state lies: beside the journal."""
     return loaded.path(loaded.config.journal.directory).parent
 
 

@@ -1,22 +1,35 @@
-"""The parent's end of a policy process: start it, wait until it is examined, end it."""
+"""The parent's end of a policy process: hand it a policy, wait until it is examined, end it."""
 
 import contextlib
 import json
 import os
+import re
 import select
 import signal
 import socket
 import subprocess
-import sys
 from dataclasses import dataclass
+from math import isfinite
 from typing import Any
 
 from steadyhand.controllers.errors import ModelError
-from steadyhand.runtime.policy_spec import PolicySpec
+from steadyhand.runtime.policy_spec import ORDER, PolicySpec
+from steadyhand.runtime.spawn import Spawned
 
-_ONE_THREAD = dict.fromkeys(
-    ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"), "1"
-)
+REPORT_BYTES = 60_000
+"""Longest report of a child."""
+_LAST_WORDS_S = 2.0
+"""A child that closed its socket has this long to end by itself, and so tell why."""
+_CODE = re.compile(r"[A-Z_]{1,24}")
+_REPORT_TYPES: dict[str, tuple[type, ...]] = {
+    "provider": (str,),
+    "notice": (str,),
+    "golden_error": (int, float),
+    "nodes": (int,),
+    "elements": (int,),
+    "opset": (int,),
+    "operators": (list,),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +37,9 @@ class ChildLimits:
     """What a policy process may use. Memory is beyond what the libraries take."""
 
     memory_bytes: int = 512 * 2**20
+    """While the graph is loaded and examined."""
+    serving_bytes: int = 0
+    """Once it is examined, where that is more."""
     cpu_s: int = 20
     """Processor seconds for loading and examining the graph."""
     start_s: float = 60.0
@@ -31,68 +47,82 @@ class ChildLimits:
 
 
 class PolicyChild:
-    """One child process made from a spec. Whoever makes it must keep the making thread alive:
+    """One child process made from a spec. Whoever starts it must keep the starting thread alive:
     the kernel ends the child with the thread that started it.
     """
 
-    def __init__(self, spec: PolicySpec, limits: ChildLimits, *, serve: bool) -> None:
-        """Start the process; it is not examined yet.
+    def __init__(
+        self,
+        spec: PolicySpec,
+        limits: ChildLimits,
+        *,
+        serve: bool,
+        spawned: Spawned | None = None,
+    ) -> None:
+        """Hand the spec to `spawned`, or to a process started now; it is not examined yet.
 
         Raises:
-            OSError: no process can be started.
+            OSError: no process can be started, or it is gone already.
         """
         self.limits = limits
         self.report: dict[str, Any] = {}
         # A GPU driver reserves far more address space than there is memory.
-        memory_bytes = 0 if "cuda" in spec.providers else limits.memory_bytes
-        spec_fd = os.memfd_create("steadyhand-policy", os.MFD_CLOEXEC)
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self.socket = ours
+        gpu = "cuda" in spec.providers
+        memory_bytes, serving_bytes = (0, 0) if gpu else (limits.memory_bytes, limits.serving_bytes)
+        spawned = spawned or Spawned()
+        self.socket, self.process = spawned.socket, spawned.process
         try:
-            with os.fdopen(os.dup(spec_fd), "wb") as file:
+            with os.fdopen(spawned.spec_fd, "wb") as file:
                 file.write(spec.encode())
-            numbers = (spec_fd, theirs.fileno(), os.getpid(), memory_bytes, limits.cpu_s, serve)
-            self.process = subprocess.Popen(  # noqa: S603  (our own interpreter and module)
-                [sys.executable, "-m", "steadyhand.runtime.policy_child"]
-                + [str(int(number)) for number in numbers],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                pass_fds=(spec_fd, theirs.fileno()),
-                env=os.environ | _ONE_THREAD,
-                start_new_session=True,
-            )
-        except OSError:
-            ours.close()
+            self.socket.send(ORDER.pack(memory_bytes, serving_bytes, limits.cpu_s, serve))
+        except BaseException:
+            self.kill()
             raise
-        finally:
-            os.close(spec_fd)
-            theirs.close()
 
-    def wait_examined(self) -> dict[str, Any]:
+    def wait_examined(self, cancel_fd: int = -1) -> dict[str, Any]:
         """Wait until the policy is built and has given the known answers.
+
+        Args:
+            cancel_fd: gives up as soon as this can be read.
 
         Returns:
             The child's report: provider, notice, golden_error, nodes, elements, opset, operators.
 
         Raises:
-            ModelError: refused, or the child died or took too long; it is gone then.
+            ModelError: refused, no proper report, dead, too slow or given up; it is gone then.
         """
         try:
-            if not select.select([self.socket], [], [], self.limits.start_s)[0]:
-                raise ModelError(
-                    f"not loaded within {self.limits.start_s:g} s: the graph does too much", "LIMIT"
-                )
-            data = self.socket.recv(1 << 16)
-            if not data:
-                raise ModelError(*_death(self.process.wait(), self.limits))
-            report: dict[str, Any] = json.loads(data)
-            if not report["ok"]:
-                raise ModelError(report["message"], report["code"])
-        except (ModelError, OSError):
+            self.report = self._report(cancel_fd)
+        except OSError as error:
+            self.kill()
+            raise ModelError(f"the process loading the graph: {error}", "LOAD") from error
+        except BaseException:
             self.kill()
             raise
-        self.report = report
-        return report
+        return self.report
+
+    def _report(self, cancel_fd: int) -> dict[str, Any]:
+        watched = [self.socket.fileno()] + ([cancel_fd] if cancel_fd >= 0 else [])
+        poll = select.poll()
+        for fd in watched:
+            poll.register(fd, select.POLLIN)
+        ready = [fd for fd, _ in poll.poll(self.limits.start_s * 1e3)]
+        if not ready:
+            raise ModelError(
+                f"not loaded within {self.limits.start_s:g} s: the graph does too much", "LIMIT"
+            )
+        if self.socket.fileno() not in ready:
+            raise ModelError("given up before it was loaded", "CANCELLED")
+        data = self.socket.recv(REPORT_BYTES + 1, socket.MSG_DONTWAIT)
+        if data:
+            return read_report(data)
+        try:
+            status = self.process.wait(_LAST_WORDS_S)
+        except subprocess.TimeoutExpired:
+            raise ModelError(
+                "the process loading the graph closed its socket and went on", "LOAD"
+            ) from None
+        raise ModelError(*_death(status, self.limits))
 
     def end(self) -> None:
         """Tell the kernel to end the process; its socket then reads end of file."""
@@ -125,6 +155,36 @@ def examine(spec: PolicySpec, limits: ChildLimits | None = None) -> dict[str, An
     report = child.wait_examined()
     child.kill()
     return report
+
+
+def read_report(data: bytes) -> dict[str, Any]:
+    """What a child says of its policy; its word is checked like anybody else's.
+
+    Raises:
+        ModelError: the policy is refused, with the child's code; or LOAD: no proper report.
+    """
+    try:
+        if len(data) > REPORT_BYTES:
+            raise ValueError(f"longer than {REPORT_BYTES} bytes")
+        report = json.loads(data)
+        if not isinstance(report, dict) or type(report.get("ok")) is not bool:
+            raise ValueError("no mapping with ok")
+        if report["ok"]:
+            for name, kinds in _REPORT_TYPES.items():
+                if type(report.get(name)) not in kinds:
+                    raise ValueError(f"{name}={str(report.get(name))[:40]!r}")
+            if not (isfinite(report["golden_error"]) and report["golden_error"] >= 0.0):
+                raise ValueError(f"golden_error={report['golden_error']}")
+            if not all(type(name) is str for name in report["operators"]):
+                raise ValueError("operators must be names")
+            return report
+        message, code = report.get("message"), report.get("code")
+        if type(message) is not str or type(code) is not str or not _CODE.fullmatch(code):
+            raise ValueError(f"refused with code={str(code)[:40]!r}")
+    except (ValueError, RecursionError, OverflowError) as error:
+        text = f"the process loading the graph sent no proper report ({len(data)} bytes: {error})"
+        raise ModelError(text, "LOAD") from None
+    raise ModelError(message, code)
 
 
 def describe_exit(status: int) -> str:

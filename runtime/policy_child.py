@@ -16,12 +16,13 @@ import resource
 import signal
 import socket
 import sys
+from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from steadyhand.controllers.errors import ModelError
-from steadyhand.runtime.policy_spec import PolicySpec
+from steadyhand.runtime.policy_spec import ORDER, PolicySpec
 
 if TYPE_CHECKING:
     from steadyhand.controllers.policies.onnx import OnnxPolicy
@@ -36,28 +37,40 @@ _PR_SET_PDEATHSIG = 1
 
 
 def main(arguments: list[str]) -> int:
-    """Confine this process, build the policy, report, then answer until the parent goes."""
-    spec_fd, socket_fd, parent, memory_bytes, cpu_s, serve = (int(word) for word in arguments)
+    """Wait for a policy, confine this process, build it, report, then answer till the parent goes.
+
+    What takes long and is ours alone comes first, while the parent still finds out which policy
+    it shall be; a byte of a stranger is read only inside the limits.
+    """
+    spec_fd, socket_fd, parent = (int(word) for word in arguments)
     channel = socket.socket(fileno=socket_fd)
     if not die_with(parent):
         return 0
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C and a service stop are the parent's
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    confine(memory_bytes, cpu_s)
+    with contextlib.suppress(ImportError):  # said below, where somebody listens
+        import_module("steadyhand.controllers.policies.onnx")
+    order = channel.recv(ORDER.size)
+    if len(order) != ORDER.size:
+        return 0  # nobody wanted this process
+    memory_bytes, serving_bytes, cpu_s, serve = ORDER.unpack(order)
+    confine(memory_bytes, cpu_s, serving_bytes)
     try:
         with os.fdopen(spec_fd, "rb") as file:
             file.seek(0)
             policy = PolicySpec.decode(file.read()).build()
     except ModelError as error:
-        _report(channel, {"ok": False, "code": error.code, "message": str(error)})
-        return 1
+        return _refuse(channel, error.code, str(error))
     except MemoryError:
-        _report(channel, {"ok": False, "code": "LIMIT", "message": "out of its memory limit"})
-        return 1
+        return _refuse(channel, "LIMIT", "out of its memory limit")
+    except ImportError as error:
+        text = f"the model's runtime cannot be loaded: {error}; install the extra cpu or gpu"
+        return _refuse(channel, "LOAD", text)
     if serve:
-        # The limit was for loading a stranger; a policy may serve for years.
-        hard = resource.getrlimit(resource.RLIMIT_CPU)[1]
-        resource.setrlimit(resource.RLIMIT_CPU, (hard, hard))
+        # These limits were for loading a stranger; a policy may serve for years.
+        for limit in (resource.RLIMIT_CPU, resource.RLIMIT_AS):
+            hard = resource.getrlimit(limit)[1]
+            resource.setrlimit(limit, (hard, hard))
     summary = policy.summary
     _report(
         channel,
@@ -86,13 +99,14 @@ def die_with(parent: int) -> bool:
     return os.getppid() == parent
 
 
-def confine(memory_bytes: int, cpu_s: int) -> None:
+def confine(memory_bytes: int, cpu_s: int, serving_bytes: int = 0) -> None:
     """Limits for running a stranger's graph: no core, no file written, little memory and time.
 
     Args:
         memory_bytes: address space beyond what the libraries took already; 0 leaves it open
             (a GPU driver maps more than there is).
         cpu_s: processor seconds until the kernel kills it.
+        serving_bytes: the same as `memory_bytes` for later, where that is more.
     """
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
@@ -102,7 +116,8 @@ def confine(memory_bytes: int, cpu_s: int) -> None:
     if memory_bytes:
         with open("/proc/self/statm", encoding="ascii") as file:  # noqa: PTH123
             taken = int(file.read().split()[0]) * resource.getpagesize()
-        resource.setrlimit(resource.RLIMIT_AS, (taken + memory_bytes,) * 2)
+        most = max(memory_bytes, serving_bytes)
+        resource.setrlimit(resource.RLIMIT_AS, (taken + memory_bytes, taken + most))
 
 
 def answer_questions(policy: "OnnxPolicy", channel: socket.socket) -> None:
@@ -128,9 +143,14 @@ def answer_questions(policy: "OnnxPolicy", channel: socket.socket) -> None:
         send(answer)
 
 
+def _refuse(channel: socket.socket, code: str, message: str) -> int:
+    _report(channel, {"ok": False, "code": code, "message": message[:4000]})
+    return 1
+
+
 def _report(channel: socket.socket, report: dict[str, object]) -> None:
     with contextlib.suppress(OSError):  # the parent gave up waiting: nobody is left to tell
-        channel.send(json.dumps(report).encode()[:60_000])
+        channel.send(json.dumps(report).encode())
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """Everything a policy is made from, and one flat form of it that a child process can be handed."""
 
 import json
+import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import inf, isinf
@@ -14,6 +15,9 @@ from steadyhand.controllers.signals import Signal, SignalSet
 if TYPE_CHECKING:
     from steadyhand.controllers.policies.onnx import OnnxPolicy
 
+ORDER = struct.Struct("<qqqq")
+"""What a waiting child is told: bytes of memory while it is examined (0: no limit) and while it
+serves, processor seconds, serve or not."""
 _GOLDEN = ("observation", "action", "value", "error", "confidence_logit")
 
 

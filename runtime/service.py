@@ -1,43 +1,37 @@
 """One running plant: start everything in order, tick, stop everything in order.
 
-start: pre-flight → journal (one writer) → policy → sockets → link → loop
+start: pre-flight and policy (`start.py`) → journal (one writer) → sockets → link → loop
 stop:  loop ends → plant handed back → journal closed → sockets freed
 """
 
 import os
-import signal
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from types import FrameType
 from typing import Any
-
-import numpy as np
 
 from steadyhand.controllers.errors import (
     BundleError,
     ConfigError,
-    ModelError,
     RequestError,
     SteadyhandError,
 )
-from steadyhand.controllers.frames import LinkState, Observation, Proposal, ProposalStatus
+from steadyhand.controllers.frames import LinkState, ProposalStatus
 from steadyhand.controllers.heuristics.transfer import Transfer
-from steadyhand.controllers.protocols import Policy
 from steadyhand.controllers.reasons import ReasonCode
 from steadyhand.controllers.trust.freshness import Freshness, FreshnessSettings
 from steadyhand.runtime import assemble
 from steadyhand.runtime.alarms import Alarm, Alarms, Shelf
-from steadyhand.runtime.asked import load_asked, save_asked
+from steadyhand.runtime.asked import AskedKeeper, load_asked
 from steadyhand.runtime.bundle.load import Bundle
-from steadyhand.runtime.check import check
-from steadyhand.runtime.child import ChildLimits
 from steadyhand.runtime.clock import Idle
 from steadyhand.runtime.commands import Command, Desk
-from steadyhand.runtime.config import Loaded
+from steadyhand.runtime.config import Config, Loaded, OpcUaLink
+from steadyhand.runtime.exits import words_of
+from steadyhand.runtime.folders import make_folder
 from steadyhand.runtime.health import Health
 from steadyhand.runtime.journal import Journal
 from steadyhand.runtime.journal import Limits as JournalLimits
@@ -50,61 +44,38 @@ from steadyhand.runtime.operator_people import OperatorSettings
 from steadyhand.runtime.recorder import Recorder
 from steadyhand.runtime.replay import COMMAND
 from steadyhand.runtime.slot import Closable, PolicySlot
+from steadyhand.runtime.start import First
+from steadyhand.runtime.swap import Swap
 from steadyhand.runtime.worker import PolicyProcess
-
-
-class NoPolicy:
-    """Proposes nothing: no bundle is configured."""
-
-    def __init__(self, n_u: int) -> None:
-        self._proposal = Proposal(
-            np.full(n_u, np.nan), ProposalStatus.ABSENT, text="no bundle is configured"
-        )
-
-    def propose(self, observation: Observation) -> Proposal:
-        """Nothing."""
-        del observation
-        return self._proposal
-
-
-def serve(file: Path, max_ticks: int | None = None) -> None:
-    """Run the plant of configuration `file` until SIGTERM, SIGINT or a `stop` command.
-
-    Raises:
-        ConfigError: the pre-flight found problems; the message names all of them.
-        JournalError: another process already runs this plant.
-    """
-    loaded, problems = check(file)
-    if problems or loaded is None:
-        raise ConfigError("\n".join(problem.text(str(file)) for problem in problems))
-    stop = threading.Event()
-
-    def ask_to_stop(number: int, frame: FrameType | None) -> None:
-        del number, frame
-        stop.set()
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, ask_to_stop)
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # a closed terminal is no reason to stop a plant
-    with Service(loaded) as service:
-        service.run(stop, max_ticks)
 
 
 class Service:
     """Everything around one loop. Use as a context manager."""
 
-    def __init__(self, loaded: Loaded) -> None:
+    def __init__(self, loaded: Loaded, first: First) -> None:
+        """Take over what was prepared; whoever makes a service must enter it.
+
+        Args:
+            loaded: the configuration, passed by the pre-flight.
+            first: the policy to start with; closed with the service.
+        """
         self.loaded = loaded
         self.config = loaded.config
+        self.alarm = first.alarm
+        """Why another policy than the configured one drives; empty when it does not."""
+        self.first = first
+        """What it started with."""
         self._open = ExitStack()
         self._stop: threading.Event | None = None
-        self._swap: threading.Thread | None = None
+        self._swap: Swap | None = None
         self._unproven: Bundle | None = None
-        self._ready: tuple[Policy, Bundle] | SteadyhandError | None = None
 
     def __enter__(self) -> "Service":
         try:
             self._start()
+        except OSError as error:
+            self._open.close()
+            raise ConfigError(f"cannot start: {words_of(error)}") from error
         except BaseException:
             self._open.close()
             raise
@@ -115,16 +86,18 @@ class Service:
 
     def _start(self) -> None:
         config, opened = self.config, self._open
+        bundle = self._unproven = self.first.bundle
+        self.policy = PolicySlot(self.first.policy, bundle.label if bundle else "none")
+        opened.callback(self.policy.close)
         parts = self.plant = assemble.make_plant(self.loaded)
         self.health = Health.from_environment()
         opened.callback(self.health.close)
-        self.health.status("verifying the bundle")
-        bundle = assemble.open_bundle(self.loaded, parts)
-        self._unproven = bundle
-        gate = assemble.make_gate(config, parts, bundle)
+        self.health.status("starting")
+        gate = self.first.gate
         self.recorder = Recorder(
             assemble.make_layout(parts, gate.names, STAGES), self.loaded.digest, _bundle_id(bundle)
         )
+        make_folder(assemble.state_folder(self.loaded))
         self.journal = Journal(
             self.loaded.path(config.journal.directory),
             self.recorder,
@@ -133,9 +106,12 @@ class Service:
             _bundle_id(bundle),
         ).start()
         opened.callback(self.journal.close)
-        self.policy = PolicySlot(self._make_policy(bundle), bundle.label if bundle else "none")
-        opened.callback(self.policy.close)
-        asked = load_asked(self.loaded.path(config.journal.directory).parent / "asked.json")
+        kept = assemble.state_folder(self.loaded) / "asked.json"
+        asked = load_asked(kept)
+        self._asked = AskedKeeper(
+            kept, lambda text: self.recorder.event({"event": "AskedMode", "text": text})
+        )
+        opened.callback(self._asked.close)
         self.modes = assemble.make_modes(config, parts, asked)
         self.alarms = Alarms()
         wall_period_s = config.period / config.clock.time_scale
@@ -144,7 +120,7 @@ class Service:
             config.period,
             parts.kind.constraints(parts.parameters).names,
             wall_period_s,
-            lambda: self.journal.status,
+            lambda: self.journal.report,
         )
         self._open_metrics()
         self._open_operator()
@@ -170,13 +146,17 @@ class Service:
         self.loop = Loop(loop_parts, clock, self._after_tick)
         opened.callback(self.link.close)
         self.link.open()
+        opened.callback(self._drop_swap)
         self._told_ready = False
         if bundle is not None:
             self._warn(bundle)
+        if self.alarm:
+            self.recorder.event({"event": "BundleRefused", "text": self.alarm})
 
     def run(self, stop: threading.Event, max_ticks: int | None = None) -> None:
         """Tick until `stop`; then the plant has its own control back."""
         self._stop = stop
+        self.desk.starting(f"connecting to {_address(self.config)}", accepting=True)
         self.recorder.event(
             {"event": "Start", "code": "START", "pid": os.getpid(), "bundle": self.policy.label}
         )
@@ -204,18 +184,8 @@ class Service:
             text = f"priority {priority} refused ({error.strerror}): ordinary scheduling"
             self.recorder.event({"event": "Realtime", "text": text})
 
-    def _make_policy(self, bundle: Bundle | None) -> Policy:
-        if bundle is None:
-            return NoPolicy(len(self.plant.outputs))
-        if self.config.inference.isolation == "thread":
-            return bundle.spec.build()
-        return PolicyProcess(
-            bundle.spec,
-            deadline_s=self.config.inference.deadline,
-            limits=ChildLimits(memory_bytes=int(self.config.inference.memory)),
-        )
-
     def _open_metrics(self) -> None:
+        self.metrics_server: MetricsServer | None = None
         section = self.config.metrics
         if section is None:
             return
@@ -230,18 +200,20 @@ class Service:
             self.recorder.event,
             self.metrics,
         )
-        server.start()
         self._open.callback(server.close)
+        server.bind()  # whoever runs a plant without seeing it should know at once
+        self.metrics_server = server.start()
 
     def _open_operator(self) -> None:
         self.operator: OperatorServer | None = None
         self.desk = Desk()
+        self.desk.starting(f"getting ready for {_address(self.config)}")
         self._open.callback(self.desk.close)
         section = self.config.operator
         if section is None:
             return
         path = self.loaded.path(section.socket)
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
         settings = OperatorSettings(
             path, assemble.group_id(section.group), assemble.people(section)
         )
@@ -285,8 +257,9 @@ class Service:
         """Operator's commands and a finished swap; the loop is not in a tick."""
         if self.desk.drain(self._handlers()):
             self._hasten()
-        if self._ready is not None:
-            self._finish_swap()
+        if self._swap is not None and self._swap.done:
+            swap, self._swap = self._swap, None
+            self._finish_swap(swap)
 
     def _tell_worker(self) -> None:
         policy = self.policy.policy
@@ -301,9 +274,13 @@ class Service:
     def _prove(self, bundle: Bundle) -> None:
         """The bundle has answered in service: from now on no older one is taken unasked."""
         self._unproven = None
+        # the disk may be slow, and the loop does not wait for it
+        threading.Thread(target=self._keep, args=(bundle,), name="installed", daemon=True).start()
+
+    def _keep(self, bundle: Bundle) -> None:
         try:
             assemble.installed_state(self.loaded).record(
-                bundle.manifest, bundle.manifest_sha256, datetime.now(UTC)
+                bundle.manifest, bundle.manifest_sha256, datetime.now(UTC), bundle.content
             )
         except (BundleError, OSError) as error:
             self.recorder.event({"event": "BundleState", "text": str(error)})
@@ -349,19 +326,8 @@ class Service:
             ) from None
         reason = command.arguments.get("reason", "")
         self._command("request", mode=mode, actor=command.actor, reason=reason)
-        path = self.loaded.path(self.config.journal.directory).parent / "asked.json"
-        # the disk may be slow, and the loop does not wait for it
-        threading.Thread(
-            target=self._keep_asked, args=(path, mode), name="asked", daemon=True
-        ).start()
+        self._asked.keep(mode)
         return {"mode": mode}
-
-    def _keep_asked(self, path: Path, mode: Mode) -> None:
-        try:
-            save_asked(path, mode)
-        except OSError as error:
-            text = f"the asked mode {mode} is not kept across a restart: {error.strerror}"
-            self.recorder.event({"event": "AskedMode", "text": text})
 
     def _override(self, command: Command) -> Mapping[str, Any]:
         given = command.arguments
@@ -433,59 +399,71 @@ class Service:
 
     def _begin_swap(self, command: Command) -> Mapping[str, Any]:
         """Verify and start the new policy in another thread; the loop goes on with the old one."""
-        if self._swap is not None and self._swap.is_alive():
+        if self._swap is not None:
             raise ConfigError("a swap is under way; look at the status")
         file = Path(command.arguments["file"])
         about = {"actor": command.actor, "reason": command.arguments["reason"], "file": file.name}
         self.recorder.event({"event": "SwapAsked", "code": "SWAP", **about})
-        self._swap = threading.Thread(
-            target=self._prepare_swap, args=(file,), name="swap", daemon=True
-        )
-        self._swap.start()
+        self._swap = Swap(self.loaded, self.plant, file)
         return {"swap": "verifying"}
 
-    def _prepare_swap(self, file: Path) -> None:
-        try:
-            bundle = assemble.open_bundle(self.loaded, self.plant, file)
-            if bundle is None:
-                self._ready = ConfigError("no bundle section in the configuration")
-                return
-            self._ready = (self._make_policy(bundle), bundle)
-        except SteadyhandError as error:
-            self._ready = error
-        except OSError as error:
-            self._ready = ConfigError(f"no process for the new policy: {error}")
+    def _drop_swap(self) -> None:
+        """A policy that was prepared and never sat in the slot ends with the service."""
+        if self._swap is not None:
+            self._swap.close()
 
-    def _finish_swap(self) -> None:
-        ready, self._ready = self._ready, None
-        if isinstance(ready, SteadyhandError):
-            self.recorder.event(
-                {"event": "SwapRefused", "code": "SWAP_REFUSED", "text": str(ready)}
-            )
-            return
-        assert ready is not None  # noqa: S101  (checked by the caller)
-        policy, bundle = ready
+    def _finish_swap(self, swap: Swap) -> None:
         try:
-            gate = assemble.make_gate(self.config, self.plant, bundle)
+            made = swap.take()
+            gate, bundle = made.gate, made.bundle
+            assert bundle is not None  # noqa: S101  (a swap is made from one)
             if gate.names != self.recorder.layout.monitors:
+                if isinstance(made.policy, Closable):
+                    made.policy.close()
                 raise ConfigError(
                     f"the bundle brings monitors {gate.names}, the record of this run is laid out "
                     f"for {self.recorder.layout.monitors}: restart with it instead of swapping"
                 )
-        except (ModelError, ConfigError) as error:
-            if isinstance(policy, Closable):
-                policy.close()
+        except SteadyhandError as error:
             self.recorder.event(
                 {"event": "SwapRefused", "code": "SWAP_REFUSED", "text": str(error)}
             )
             return
-        old = self.policy.swap(policy, bundle.label)
+        old = self.policy.swap(made.policy, bundle.label)
         self.loop.parts = replace(self.loop.parts, gate=gate)
         self._unproven = bundle
+        self.alarm = ""
         self._warn(bundle)
         self.recorder.use_bundle(_bundle_id(bundle))
         self.metrics.bundle = _bundle_id(bundle)
         self.recorder.event({"event": "Swapped", "code": "SWAP", "old": old, "new": bundle.label})
+
+
+def introduction(service: Service) -> str:
+    """What is being run, one line each, for whoever started it."""
+    config, loaded, server = service.config, service.loaded, service.metrics_server
+    controller = _bundle_id(service.first.bundle)
+    if service.first.bundle is None:
+        controller = f"none: the heuristic {config.fallback.heuristic} drives"
+    asked = service.modes.asked
+    before = f" (before the restart {asked} was asked for)" if asked != config.modes.initial else ""
+    shown = "none"
+    if server is not None and server.address is not None:
+        host, port = server.address
+        shown = f"http://{f'[{host}]' if ':' in host else host}:{port}/metrics"
+    socket = config.operator and loaded.path(config.operator.socket)
+    scale = config.clock.time_scale
+    lines = {
+        "plant": f"{config.name} ({config.plant.id}) at {_address(config)}",
+        "period": f"{config.period:g} s of plant time, {config.period / scale:g} s here",
+        "bundle": controller,
+        "mode": f"{config.modes.initial}{before}",
+        "operator": socket or "none",
+        "metrics": shown,
+        "journal": loaded.path(config.journal.directory),
+    }
+    head = "steadyhand runs; Ctrl-C or SIGTERM hands the plant back\n"
+    return head + "".join(f"  {name:9} {text}\n" for name, text in lines.items())
 
 
 def status(service: Service, tick: Tick) -> dict[str, Any]:
@@ -554,6 +532,7 @@ def status(service: Service, tick: Tick) -> dict[str, Any]:
             "correction_share": report.correction_share,
         },
         "bundle": service.policy.label,
+        "alarm": service.alarm,
         "journal": {
             "fault": audit.text if audit is not None else "",
             "records": stored.records,
@@ -561,6 +540,11 @@ def status(service: Service, tick: Tick) -> dict[str, Any]:
         },
         "timings_s": dict(zip(STAGES, tick.timings, strict=True)),
     }
+
+
+def _address(config: Config) -> str:
+    """Where the plant is."""
+    return config.link.endpoint if isinstance(config.link, OpcUaLink) else "its own equations"
 
 
 def _shown(alarm: Alarm, shelf: Shelf | None) -> dict[str, Any]:

@@ -17,21 +17,29 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from concurrent.futures import Future
 from enum import StrEnum
 from math import inf
-from queue import SimpleQueue
 from typing import Any
 
 import numpy as np
 
-from steadyhand.controllers.errors import ModelError
 from steadyhand.controllers.frames import Fault, Observation, Proposal, ProposalStatus
 from steadyhand.controllers.policies.answer import SCALARS, SQUARE_LIMIT, AnswerCheck
 from steadyhand.controllers.reasons import ReasonCode
 from steadyhand.runtime.child import ChildLimits, PolicyChild, describe_exit
-from steadyhand.runtime.policy_child import ANSWERED, HEAD_BYTES, TEXT_BYTES
+from steadyhand.runtime.policy_child import (
+    ANSWERED,
+    FAILED,
+    HEAD_BYTES,
+    INPUT_NOT_FINITE,
+    TEXT_BYTES,
+)
 from steadyhand.runtime.policy_spec import PolicySpec
+from steadyhand.runtime.spawn import Spawned
 
+_LAST_WORDS_S = 0.2
+"""A process that fell silent may be about to end, and its exit status tells more."""
 _SELECT_FDS = 1024  # FD_SETSIZE: select(2) has microseconds, but only for small descriptors
 
 
@@ -59,7 +67,10 @@ class PolicyProcess:
         limits: ChildLimits | None = None,
         crash_limit: int = 3,
         crash_window_s: float = 600.0,
+        restart_pause_s: float = 0.2,
         clock: Callable[[], float] = time.monotonic,
+        spawned: Spawned | None = None,
+        wait: bool = True,
     ) -> None:
         """Start the child and wait until it has given the known answers.
 
@@ -70,7 +81,10 @@ class PolicyProcess:
             limits: of the child.
             crash_limit: so many ends within `crash_window_s` latch CRASH_LOOP.
             crash_window_s: see `crash_limit`.
+            restart_pause_s: the first end is mended at once; each further one waits twice as long.
             clock: monotonic seconds.
+            spawned: a process that waits for a policy already, for the first child.
+            wait: False returns at once; then call `wait_examined`, and propose nothing before.
 
         Raises:
             ModelError: the policy is refused.
@@ -86,7 +100,9 @@ class PolicyProcess:
         self._limits = limits or ChildLimits()
         self._crash_limit = crash_limit
         self._crash_window_s = crash_window_s
+        self._restart_pause_s = restart_pause_s
         self._clock = clock
+        self._spawned = spawned
         self._check = AnswerCheck(spec.observations, spec.outputs)
 
         n_y, n_numbers = len(spec.observations), len(spec.outputs) + SCALARS
@@ -112,16 +128,30 @@ class PolicyProcess:
         self._replace = ""
         self._acknowledged = False
         self._closing = threading.Event()
+        self._close_once = threading.Lock()
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        self._started: SimpleQueue[Exception | None] = SimpleQueue()
+        self._closed = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        """Readable for ever once it is closing."""
+        self._first_start: Future[dict[str, Any]] = Future()
         self._supervisor = threading.Thread(
             target=self._supervise, name=f"policy-supervisor {spec.label}", daemon=True
         )
         self._supervisor.start()
-        refused = self._started.get()
-        if refused is not None:
+        if wait:
+            self.wait_examined()
+
+    def wait_examined(self) -> dict[str, Any]:
+        """Wait until the first child has given the known answers; returns its report.
+
+        Raises:
+            ModelError: the policy is refused, or closed meanwhile; nothing of it is left.
+            OSError: no process can be started.
+        """
+        try:
+            return self._first_start.result()
+        except BaseException:
             self.close()
-            raise refused
+            raise
 
     # -- the loop thread ---------------------------------------------------------------------------
 
@@ -162,6 +192,8 @@ class PolicyProcess:
         if kind == ANSWERED:
             return self._check.proposal(self._numbers.tolist(), latency_s)
         text = bytes(self._answer[self._answer_bytes : self._length]).decode("utf-8", "replace")
+        if kind == INPUT_NOT_FINITE:
+            text = "its process says that the observation is not finite"
         if child.report["provider"] != "cpu":
             # One fault can poison a GPU context: later answers may be garbage that looks right.
             self._must_replace(f"failed on {child.report['provider']}: {text}")
@@ -175,13 +207,22 @@ class PolicyProcess:
         """
         if not _readable(channel, max(0.0, until - now)):
             return False
-        self._length = channel.recv_into(self._answer, 0, socket.MSG_DONTWAIT)
-        if self._length < self._answer_bytes or self._head[0] != self._unanswered:
-            if self._length:
-                self._must_replace(f"the policy's process sent {self._length} bytes, no answer")
+        # with MSG_TRUNC the kernel tells the whole length, also of what did not fit
+        flags = socket.MSG_DONTWAIT | socket.MSG_TRUNC
+        self._length = channel.recv_into(self._answer, 0, flags)
+        if not self._proper():
+            self._must_replace(f"the policy's process sent {self._length} bytes, no answer")
             raise ConnectionError
         self._unanswered = 0
         return True
+
+    def _proper(self) -> bool:
+        """Is what was read an answer to the question that is out? Words only with a failure."""
+        length, longest = self._answer_bytes, len(self._answer)
+        if not length <= self._length <= longest or self._head[0] != self._unanswered:
+            return False
+        kind = self._head[1]
+        return kind == FAILED or (kind in (ANSWERED, INPUT_NOT_FINITE) and self._length == length)
 
     def _must_replace(self, why: str) -> None:
         self._replace = why
@@ -246,24 +287,34 @@ class PolicyProcess:
 
     def close(self) -> None:
         """End the child and its supervisor. Idempotent."""
-        if self._closing.is_set():
-            return
-        self._closing.set()
-        os.eventfd_write(self._wake, 1)
-        self._supervisor.join()
-        os.close(self._wake)
+        with self._close_once:
+            if self._closing.is_set():
+                return
+            self._closing.set()
+            os.eventfd_write(self._closed, 1)
+            os.eventfd_write(self._wake, 1)
+            self._supervisor.join()
+            with self._in_call:  # a call of the loop may be about to wake the supervisor
+                os.close(self._wake)
+                os.close(self._closed)
 
     # -- the supervisor ----------------------------------------------------------------------------
 
     def _supervise(self) -> None:
+        """Never ends of an error: then nobody would be left to restart or to close anything."""
         try:
             self._start()
-        except (ModelError, OSError) as error:
-            self._started.put(error)
+        except Exception as error:  # noqa: BLE001  (whatever it is: told to whoever waits)
+            self._first_start.set_exception(error)
             return
-        self._started.put(None)
+        self._first_start.set_result(self.report)
         while not self._closing.is_set():
-            why = self._watch()
+            try:
+                why = self._watch()
+            except Exception as error:  # noqa: BLE001
+                self._retire()
+                text = f"watching the policy failed: {type(error).__name__}: {error}"
+                why = Fault(ReasonCode.INFER_CRASH, text=text)
             if self._closing.is_set():
                 break
             self._count(why)
@@ -273,8 +324,9 @@ class PolicyProcess:
         self._retire()
 
     def _start(self) -> None:
-        child = PolicyChild(self._spec, self._limits, serve=True)
-        child.wait_examined()
+        spawned, self._spawned = self._spawned, None
+        child = PolicyChild(self._spec, self._limits, serve=True, spawned=spawned)
+        child.wait_examined(self._closed)
         self._unanswered = self._late = self._length = 0
         self._replace = ""
         self._child = child
@@ -300,8 +352,12 @@ class PolicyProcess:
                     _drain(self._wake)
                 if self._replace:
                     text = self._replace
-                    self._retire()
-                    return Fault(ReasonCode.INFER_ERROR, text=text)
+                    ended = bool(_wait((pidfd,), _LAST_WORDS_S))
+                    status = self._retire()
+                    if ended:
+                        text = f"the policy's process ended with {describe_exit(status)}"
+                    code = ReasonCode.INFER_CRASH if ended else ReasonCode.INFER_ERROR
+                    return Fault(code, text=text)
                 if (
                     late
                     and self._hangs(child, late)
@@ -359,9 +415,14 @@ class PolicyProcess:
         if self._acknowledged:
             self._acknowledged = False
             self._crashes.clear()
+        ends = len(self._crashes)
+        if ends > 1 and _wait((self._closed,), self._restart_pause_s * 2 ** (ends - 2)):
+            return
         try:
             self._start()
-        except (ModelError, OSError) as error:
+        except Exception as error:  # noqa: BLE001  (a supervisor that ends restarts nothing)
+            if self._closing.is_set():
+                return
             self._count(Fault(ReasonCode.INFER_CRASH, text=f"restart failed: {error}"))
             return
         self.restarts += 1

@@ -9,6 +9,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
+from hashlib import sha256
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
@@ -28,6 +29,10 @@ GRACE: Final = timedelta(days=30)
 SKEW: Final = timedelta(minutes=5)
 """Clocks of two machines may differ by this much."""
 _MAX_STATE_BYTES = 2**20
+_REMEDY = (
+    "this file says which bundle versions ran here: restore it from a backup, or, if you are sure "
+    "that the configured bundle is the one you want, move it away"
+)
 
 Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
@@ -91,8 +96,24 @@ class InstalledState:
         """
         return self._read().plants.get(plant_id)
 
-    def record(self, manifest: Manifest, manifest_sha256: str, now: datetime) -> None:
+    def kept(self, plant_id: str) -> Path:
+        """Where a copy of the bundle that last ran for `plant_id` lies, if any is kept."""
+        return self._directory / f"installed-{sha256(plant_id.encode()).hexdigest()[:16]}.shb"
+
+    def record(
+        self,
+        manifest: Manifest,
+        manifest_sha256: str,
+        now: datetime,
+        content: bytes | None = None,
+    ) -> None:
         """Remember that this bundle runs here now; in one step, or not at all.
+
+        Args:
+            manifest: of the bundle.
+            manifest_sha256: what identifies its exact content.
+            now: wall clock.
+            content: its file, kept so that it can be started again whatever happens to the file.
 
         Raises:
             BundleError: BUNDLE_STATE it cannot be written; the old record is still there.
@@ -107,6 +128,8 @@ class InstalledState:
                 highest_version=max(manifest.version, before.highest_version if before else 1),
                 last_seen=effective_now(before, now).replace(microsecond=0),
             )
+            if content is not None:  # first: a copy that nothing refers to does no harm
+                self._keep(self.kept(manifest.plant_id), content)
             new = _State(plants=state.plants | {manifest.plant_id: entry})
             try:
                 replace(self._directory / STATE_FILE, canonical_json(new.model_dump(mode="json")))
@@ -116,19 +139,28 @@ class InstalledState:
                     f"{self._directory / STATE_FILE}: {error}; the old bundle stays installed",
                 ) from None
 
+    def _keep(self, path: Path, content: bytes) -> None:
+        try:
+            if not (path.is_file() and read_file(path) == content):
+                replace(path, content)
+        except OSError as error:
+            raise BundleError(
+                "BUNDLE_STATE", f"{path}: {error}; the old bundle stays installed"
+            ) from None
+
     def _read(self) -> _State:
         path = self._directory / STATE_FILE
         if not path.exists() and not path.is_symlink():
             return _State()
-        data = read_file(path, max_bytes=_MAX_STATE_BYTES)
-        parse_json(data, str(path), "BUNDLE_STATE")
+        try:
+            data = read_file(path, max_bytes=_MAX_STATE_BYTES)
+        except BundleError as error:
+            raise BundleError("BUNDLE_STATE", f"{error}; {_REMEDY}") from None
+        parse_json(data, str(path), "BUNDLE_STATE", _REMEDY)
         try:
             return _State.model_validate_json(data)
         except ValidationError as error:
-            raise BundleError(
-                "BUNDLE_STATE",
-                f"{path}: {describe(error)}; restore it, or move it away and allow one rollback",
-            ) from None
+            raise BundleError("BUNDLE_STATE", f"{path}: {describe(error)}; {_REMEDY}") from None
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
@@ -244,7 +276,8 @@ def check_rollback_token(
     except ValueError:
         signature = b""
     trust.verify(signature, text, ROLLBACK, now)
-    parse_json(text, "rollback token", "BUNDLE_ROLLBACK")
+    remedy = "make it with `steadyhand bundle permit-rollback`"
+    parse_json(text, "rollback token", "BUNDLE_ROLLBACK", remedy)
     try:
         permit = _Token.model_validate_json(text)
     except ValidationError as error:

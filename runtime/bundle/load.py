@@ -6,7 +6,7 @@ is written anywhere until `InstalledState.record`, which the caller does when th
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
@@ -66,9 +66,28 @@ class Bundle:
     trust: dict[str, Any]
     """Calibration, thresholds and novelty data for the gate."""
     evidence: dict[str, Any]
-    examined: dict[str, Any]
-    """Report of the trial: provider, notice, golden_error, nodes, elements, opset, operators."""
+    content: bytes = field(repr=False)
+    """The file as it was verified."""
+    examined: dict[str, Any] = field(default_factory=dict)
+    """Report of the trial: provider, notice, golden_error, nodes, elements, opset, operators.
+    Empty before it."""
     warnings: tuple[str, ...] = field(default=())
+
+    def tried(self, trial: Callable[[], dict[str, Any]]) -> "Bundle":
+        """This bundle with the report of `trial`, which builds its policy in a limited process.
+
+        Raises:
+            BundleError: the trial refused it.
+        """
+        try:
+            report = trial()
+        except ModelError as error:
+            raise BundleError(f"BUNDLE_{error.code}", f"{POLICY}: {error}") from None
+        except OSError as error:
+            text = f"{POLICY}: no process to try it in: {error}"
+            raise BundleError("BUNDLE_LIMIT", text) from None
+        notice = (report["notice"],) if report["notice"] else ()
+        return replace(self, examined=report, warnings=self.warnings + notice)
 
     @property
     def label(self) -> str:
@@ -125,15 +144,38 @@ def load_bundle(
     trust: TrustStore,
     plant: PlantContract,
     *,
+    limits: ChildLimits | None = None,
+    **settings: Any,  # noqa: ANN401  (those of admit_bundle)
+) -> Bundle:
+    """Read, verify and try the bundle at `path`; `settings` as `admit_bundle` takes them.
+
+    Args:
+        path: the bundle file.
+        trust: keys that may sign controllers.
+        plant: what the bundle must have been made for.
+        limits: of the process in which the graph is tried.
+        settings: see `admit_bundle`.
+
+    Raises:
+        BundleError: refused; `code` and message say why and what to do. Nothing was changed.
+    """
+    bundle = admit_bundle(path, trust, plant, **settings)
+    return bundle.tried(lambda: examine(bundle.spec, limits))
+
+
+def admit_bundle(
+    path: Path,
+    trust: TrustStore,
+    plant: PlantContract,
+    *,
     installed: InstalledState | None = None,
     rollback_token: bytes | None = None,
     allow_rollback: bool = False,
     providers: tuple[str, ...] = ("cpu",),
     require_provider: bool = False,
-    limits: ChildLimits | None = None,
     now: Callable[[], datetime] = lambda: datetime.now(UTC),
 ) -> Bundle:
-    """Read, verify and try the bundle at `path`.
+    """Read and verify the bundle at `path`: everything but the trial, without which none may run.
 
     Args:
         path: the bundle file.
@@ -144,14 +186,14 @@ def load_bundle(
         allow_rollback: the operator's explicit word for the same.
         providers: execution providers wished for, in order.
         require_provider: refuse when the first of them cannot be had.
-        limits: of the process in which the graph is tried.
         now: wall clock, aware of its zone.
 
     Raises:
         BundleError: refused; `code` and message say why and what to do. Nothing was changed.
     """
     moment = now()
-    verified = verify_bundle(read_file(path), trust, moment)
+    content = read_file(path)
+    verified = verify_bundle(content, trust, moment)
     manifest, digest = verified.manifest, verified.manifest_sha256
     observations, outputs = check_plant(manifest, plant)
     record = installed.get(plant.plant_id) if installed else None
@@ -170,15 +212,16 @@ def load_bundle(
     )
     gate_data = _parse_mapping(verified.parts[TRUST], TRUST)
     evidence = _parse_mapping(verified.parts[EVIDENCE], EVIDENCE)
-    try:
-        report = examine(spec, limits)
-    except ModelError as error:
-        raise BundleError(f"BUNDLE_{error.code}", f"{POLICY}: {error}") from None
-    except OSError as error:
-        raise BundleError("BUNDLE_LIMIT", f"{POLICY}: no process to try it in: {error}") from None
-    warnings = tuple(text for text in (warning, report["notice"]) if text)
+    warnings = (warning,) if warning else ()
     return Bundle(
-        manifest, digest, verified.signer.name, spec, gate_data, evidence, report, warnings
+        manifest,
+        digest,
+        verified.signer.name,
+        spec,
+        gate_data,
+        evidence,
+        content,
+        warnings=warnings,
     )
 
 

@@ -1,0 +1,64 @@
+"""`steadyhand run` without anything that it does not need: a restart must not take long.
+
+The process of the policy is started first of all; it imports the model's runtime meanwhile.
+"""
+
+import sys
+from pathlib import Path
+from typing import NoReturn
+
+from steadyhand.runtime.spawn import Spawned
+
+
+def main(words: list[str]) -> None:
+    """Run the plant if `words` are a plain command; returns if they are for the full parser."""
+    plain = _plain(words)
+    if plain is not None:
+        _run_and_exit(*plain)
+
+
+def run(file: Path, max_ticks: int | None = None, quiet: bool = False) -> None:
+    """Run the plant of configuration `file` until it is told to stop.
+
+    Raises:
+        ConfigError: the start is refused.
+    """
+    spawned: Spawned | None
+    try:
+        spawned = Spawned()
+    except OSError:
+        spawned = None  # it is tried again when the policy is wanted, and told then
+    from steadyhand.controllers.errors import ConfigError, SteadyhandError
+    from steadyhand.runtime.start import serve
+
+    try:
+        serve(file, max_ticks, quiet, spawned)
+    except ConfigError:
+        raise
+    except SteadyhandError as error:  # whatever refuses a start, a restart will not mend it
+        raise ConfigError(str(error)) from None
+
+
+def _run_and_exit(file: Path, max_ticks: int | None, quiet: bool) -> NoReturn:
+    from steadyhand.runtime.exits import guarded
+
+    sys.exit(int(guarded(lambda: run(file, max_ticks, quiet))))
+
+
+def _plain(words: list[str]) -> tuple[Path, int | None, bool] | None:
+    """File, --max-ticks and --quiet; None for everything else, mistakes and --help among it."""
+    file, ticks, quiet = None, None, False
+    rest = iter(words)
+    for word in rest:
+        if word in ("--quiet", "-q"):
+            quiet = True
+        elif word == "--max-ticks":
+            number = next(rest, "")
+            if not (number.isascii() and number.isdecimal() and int(number[:9]) > 0):
+                return None
+            ticks = int(number)
+        elif word.startswith("-") or file is not None:
+            return None
+        else:
+            file = Path(word)
+    return None if file is None else (file, ticks, quiet)

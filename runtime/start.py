@@ -1,0 +1,252 @@
+"""The start of a service: what takes long is set going first, and nothing waits for what it does
+not need.
+
+    spawn ─► child imports the model's runtime ······ graph loaded, examined ─► serves
+      └► configuration, files, bundle verified ─► told ┘ native code imported ┘ ─► Service
+
+No step is left out for it: the service exists only once every check has passed.
+"""
+
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from importlib import import_module
+from pathlib import Path
+from types import FrameType
+
+import numpy as np
+
+from steadyhand.controllers.errors import BundleError, ConfigError, ModelError
+from steadyhand.controllers.frames import Fault, Observation, Proposal, ProposalStatus
+from steadyhand.controllers.protocols import Policy
+from steadyhand.controllers.reasons import ReasonCode
+from steadyhand.controllers.trust.gate import Gate
+from steadyhand.runtime import assemble
+from steadyhand.runtime.assemble import PlantParts
+from steadyhand.runtime.bundle.load import Bundle
+from steadyhand.runtime.check import bundle_problem, check
+from steadyhand.runtime.child import examine
+from steadyhand.runtime.config import Loaded
+from steadyhand.runtime.spawn import Spawned
+from steadyhand.runtime.worker import PolicyProcess
+
+
+def serve(
+    file: Path,
+    max_ticks: int | None = None,
+    quiet: bool = False,
+    spawned: Spawned | None = None,
+) -> None:
+    """Run the plant of configuration `file` until SIGTERM, SIGINT or a `stop` command.
+
+    Args:
+        file: the configuration.
+        max_ticks: stop after so many.
+        quiet: say nothing at the start.
+        spawned: a process that waits for a policy; it is used or ended here.
+
+    Raises:
+        ConfigError: the pre-flight found problems; the message names all of them.
+        JournalError: another process already runs this plant.
+    """
+    stop = threading.Event()
+
+    def ask_to_stop(number: int, frame: FrameType | None) -> None:
+        del number, frame
+        stop.set()
+
+    loaded, first = _prepared(file, spawned)
+    if first.alarm:
+        with suppress(OSError, ValueError):
+            sys.stderr.write(f"steadyhand: {first.alarm}\n")
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, ask_to_stop)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # a closed terminal is no reason to stop a plant
+    from steadyhand.runtime.service import Service, introduction
+
+    with Service(loaded, first) as service:
+        if not quiet:
+            with suppress(OSError, ValueError):  # a terminal that is gone is no reason to stop
+                sys.stderr.write(introduction(service))
+                sys.stderr.flush()
+        service.run(stop, max_ticks)
+
+
+def _prepared(file: Path, spawned: Spawned | None) -> "tuple[Loaded, First]":
+    """Pre-flight, and the policy to start with.
+
+    Raises:
+        ConfigError: see `serve`.
+    """
+    try:
+        loaded, problems = check(file, bundle=False)
+        if problems or loaded is None:
+            _, problems = check(file)  # now everything at once
+            raise ConfigError("\n".join(problem.text(str(file)) for problem in problems))
+        parts, given, spawned = assemble.make_plant(loaded), spawned, None
+    finally:
+        if spawned is not None:
+            spawned.discard()
+    try:
+        return loaded, first_policy(loaded, parts, given, _load_code)
+    except BundleError as error:
+        problem = bundle_problem(loaded, error)
+        raise ConfigError(problem.text(str(file))) from None
+
+
+def _load_code() -> None:
+    """What the service will need and what takes long to import."""
+    for name in ("trust.load", "safety.atacom"):
+        import_module(f"steadyhand.controllers.{name}")
+    import_module("steadyhand.runtime.service")
+
+
+class NoPolicy:
+    """Proposes nothing, and says why."""
+
+    def __init__(self, n_u: int, why: str = "no bundle is configured", alarm: bool = False) -> None:
+        """Make the one proposal.
+
+        Args:
+            n_u: number of outputs.
+            why: for people.
+            alarm: nobody wanted it so: each proposal carries a fault.
+        """
+        faults = (Fault(ReasonCode.POLICY_ABSENT, text=why),) if alarm else ()
+        self._proposal = Proposal(
+            np.full(n_u, np.nan), ProposalStatus.ABSENT, text=why, faults=faults
+        )
+
+    def propose(self, observation: Observation) -> Proposal:
+        """Nothing."""
+        del observation
+        return self._proposal
+
+
+@dataclass(frozen=True, slots=True)
+class First:
+    """What a service starts with, or changes to."""
+
+    bundle: Bundle | None
+    gate: Gate
+    policy: Policy
+    alarm: str = ""
+    """Not empty when this is not what the configuration asks for."""
+
+
+class Trial:
+    """One bundle on its way to a policy: verified, its process under way, not believed yet."""
+
+    def __init__(
+        self,
+        loaded: Loaded,
+        parts: PlantParts,
+        bundle: Bundle,
+        spawned: Spawned | None = None,
+    ) -> None:
+        """Set the trial going.
+
+        Args:
+            loaded: the configuration.
+            parts: the plant.
+            bundle: verified.
+            spawned: a process that waits for a policy; it is used or ended here.
+        """
+        self._loaded, self._parts, self._bundle = loaded, parts, bundle
+        self._limits = assemble.child_limits(loaded.config)
+        self._process: PolicyProcess | None = None
+        if loaded.config.inference.isolation == "process":
+            self._process = PolicyProcess(
+                bundle.spec,
+                deadline_s=loaded.config.inference.deadline,
+                limits=self._limits,
+                spawned=spawned,
+                wait=False,
+            )
+        elif spawned is not None:
+            spawned.discard()
+
+    def result(self) -> First:
+        """Wait for the end of the trial. The process that was tried is the one that serves.
+
+        Raises:
+            BundleError: refused; nothing of it is left.
+        """
+        process, spec = self._process, self._bundle.spec
+        if process is not None:
+            bundle = self._bundle.tried(process.wait_examined)
+        else:
+            bundle = self._bundle.tried(lambda: examine(spec, self._limits))
+        try:
+            gate = assemble.make_gate(self._loaded.config, self._parts, bundle)
+            return First(bundle, gate, process or spec.build())
+        except (ModelError, ConfigError) as error:
+            self.close()
+            raise BundleError("BUNDLE_TRUST", str(error)) from None
+
+    def close(self) -> None:
+        """Give it up; a `result` that is waited for raises. Idempotent."""
+        if self._process is not None:
+            self._process.close()
+
+
+def first_policy(
+    loaded: Loaded,
+    parts: PlantParts,
+    spawned: Spawned | None = None,
+    meanwhile: Callable[[], object] = lambda: None,
+) -> First:
+    """The policy to start with.
+
+    The configured bundle, if it is good. Where it is refused and a bundle has run here before,
+    the plant is not left alone for it in the middle of the night: the copy kept of the bundle
+    that ran last is started, verified like any other; where that is refused too, the heuristic
+    drives. Both are told loudly. The version never goes down unasked.
+
+    Args:
+        loaded: the configuration.
+        parts: the plant.
+        spawned: a process that waits for a policy; it is used or ended here.
+        meanwhile: runs while the trial is under way.
+
+    Raises:
+        BundleError: the configured bundle is refused and none ever ran here.
+        ConfigError: the folder of keys is missing.
+    """
+    section = loaded.config.bundle
+    try:
+        if section is None:
+            return _without(loaded, parts, "no bundle is configured", "")
+        try:
+            bundle = assemble.admit(loaded, parts, loaded.path(section.file))
+            trial, spawned = Trial(loaded, parts, bundle, spawned), None
+            try:
+                meanwhile()
+            except BaseException:
+                trial.close()
+                raise
+            return trial.result()
+        except BundleError as error:
+            refused = error
+    finally:
+        if spawned is not None:
+            spawned.discard()
+    kept = assemble.kept_bundle(loaded)
+    if kept is None:
+        raise refused
+    told = f"{section.file}: {refused}"
+    try:
+        found = Trial(loaded, parts, assemble.admit(loaded, parts, kept)).result()
+    except BundleError as error:
+        why = f"the configured bundle is refused, and so is the one that ran here: {told}; {error}"
+        return _without(loaded, parts, why, f"{why}; the heuristic drives")
+    label = found.bundle.label if found.bundle else ""
+    return replace(found, alarm=f"{told}; {label}, which ran here last, is used instead")
+
+
+def _without(loaded: Loaded, parts: PlantParts, why: str, alarm: str) -> First:
+    policy = NoPolicy(len(parts.outputs), why, alarm=bool(alarm))
+    return First(None, assemble.make_gate(loaded.config, parts, None), policy, alarm)
