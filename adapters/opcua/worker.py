@@ -2,19 +2,20 @@
 
 import asyncio
 import logging
+import threading
 import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
-from threading import Thread
 
 from asyncua import ua
 
 from steadyhand.adapters.opcua.commands import Slot
 from steadyhand.adapters.opcua.feed import BUSY, Feed, wait
 from steadyhand.adapters.opcua.image import Board
+from steadyhand.adapters.opcua.lookup import look_up_aside
 from steadyhand.adapters.opcua.plant import Plant
 from steadyhand.adapters.opcua.resolve import VerificationError, remapped, resolve
 from steadyhand.adapters.opcua.security import Credentials, ServerIdentityError
@@ -30,7 +31,8 @@ _log = logging.getLogger(__name__)
 
 NO_SLOT_PAUSE_S = 30.0
 """Pause after the server had no session left: hammering would keep its slots full."""
-CLOSE_GRACE_S = 0.5
+CLOSE_GRACE_S = 0.3
+HALT_AGAIN_S = 0.1
 _LOST = Fault(ReasonCode.LINK_DOWN, text="the connection broke")
 INSECURE = Fault(
     ReasonCode.LINK_INSECURE,
@@ -57,8 +59,10 @@ class Worker:
         self._slot = slot
         self._now = monotonic
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._thread: Thread | None = None
+        self._thread: threading.Thread | None = None
         self._stopping = False
+        self._given_up = threading.Event()
+        self._main_task: asyncio.Task[None] | None = None
         self._stop = asyncio.Event()
         self._ready = asyncio.Event()
         """A command lies in the slot."""
@@ -86,13 +90,14 @@ class Worker:
         """Start the thread."""
         _quiet_library()
         self._pin_down(LinkState.CONNECTING, ())
-        self._thread = Thread(target=self._run, name="opcua", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="opcua", daemon=True)
         self._thread.start()
 
     def stop(self, timeout_s: float) -> None:
-        """End the thread."""
+        """End the thread, whatever it waits for."""
         self._stopping = True
-        self._call(self._stop.set)
+        self._given_up.set()
+        self._call(self._halt)
         if self._thread is not None:
             self._thread.join(timeout_s)
 
@@ -117,6 +122,17 @@ class Worker:
 
     # the adapter thread's side
 
+    def _halt(self) -> None:
+        """End what is under way: a session at work in order, anything else at once.
+
+        A cancelled connection may wait for a server that says nothing while it tidies up, so it
+        is cancelled again until it is gone.
+        """
+        self._stop.set()
+        if self._main_task is not None and self._plant is None:
+            self._main_task.cancel()
+            asyncio.get_running_loop().call_later(HALT_AGAIN_S, self._halt)
+
     def _run(self) -> None:
         """The thread never dies of an error: it says so and starts over."""
         while not self._stopping:
@@ -124,15 +140,20 @@ class Worker:
             try:
                 with asyncio.Runner() as runner:
                     self._loop = runner.get_loop()
+                    look_up_aside(self._loop)
                     runner.run(self._main())
+            except asyncio.CancelledError:
+                continue  # only `stop` cancels
             except Exception as error:  # noqa: BLE001  a bug of ours must not end the link silently
                 text = f"the link's thread failed and starts over: {type(error).__name__}: {error}"
                 _log.exception("the link's thread failed")
                 died = Fault(ReasonCode.TASK_DIED, text=text)
                 self._pin_down(LinkState.DOWN, (*self._standing, died))
-                time.sleep(self._settings.backoff_cap_s)
+                self._given_up.wait(self._settings.backoff_cap_s)
+        self._pin_down(LinkState.DOWN, self._board.snapshot.faults)
 
     async def _main(self) -> None:
+        self._main_task = asyncio.current_task()
         settings = self._settings
         pause_s = settings.backoff_first_s
         while not self._stopping:
@@ -140,8 +161,8 @@ class Worker:
             try:
                 await self._one_session()
             except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001
-                # whatever a server can provoke ends here; cancelled are only awaits inside the
-                # library, when it tears a connection down: this task itself is never cancelled
+                # whatever a server can provoke ends here; cancelled are awaits inside the library,
+                # when it tears a connection down, and this task itself only by `stop`
                 self._pin_down(LinkState.DOWN, (*self._standing, *_faults_of(error)))
                 if isinstance(error, ua.UaError) and "TooManySessions" in type(error).__name__:
                     pause_s = NO_SLOT_PAUSE_S
@@ -149,7 +170,6 @@ class Worker:
                 pause_s = settings.backoff_first_s
             await wait(self._stop, pause_s)
             pause_s = min(2.0 * pause_s, settings.backoff_cap_s)
-        self._pin_down(LinkState.DOWN, self._board.snapshot.faults)
 
     async def _one_session(self) -> None:
         settings = self._settings
