@@ -15,6 +15,7 @@ from steadyhand.runtime.config import load_config, require
 from steadyhand.runtime.events import detail
 from steadyhand.runtime.modes import Mode
 from steadyhand.runtime.operator_client import OperatorClient
+from steadyhand.runtime.outlook import way_back
 from steadyhand.runtime.quantity import MINUS, magnitude
 from steadyhand.runtime.terminal import show
 
@@ -76,6 +77,8 @@ def status_table(now: dict[str, Any]) -> Table:
     table.add_row("mode", now["mode"] + asked)
     table.add_row("drives", now["source"])
     table.add_row("because", why)
+    for step in way_back(now):
+        table.add_row("comes back", step)
     table.add_row("link", now["link"] + ("" if now["granted"] else ", control not granted"))
     table.add_row("trust", f"{now['gate']}, confidence {_number(now['confidence'])}")
     guard = now["filter"]

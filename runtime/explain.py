@@ -21,13 +21,14 @@ from steadyhand.runtime.reader import EventRecord, JournalReader
 from steadyhand.runtime.record import RecordLayout, TickRecord
 
 _MOVE = re.compile(r"^\w+ -> (\w+): ")
-_DRIVER = {
+DRIVERS = {
     Source.POLICY: "the policy drives",
     Source.FALLBACK: "the heuristic drives",
     Source.HOLD: "the last value is held",
     Source.SAFE: "the safe set-point drives",
     Source.HANDS_OFF: "nothing is driven: the plant's own control has it",
 }
+"""Who drives, in words."""
 _WANTED = {
     Source.POLICY: "the policy's proposal",
     Source.FALLBACK: "the heuristic",
@@ -86,7 +87,7 @@ def explain_tick(
         *_plant(layout, tick),
         *_policy(layout, tick),
         *_trust(layout, tick),
-        f"driver:  {_DRIVER[tick.source]}" + (f"; last change: {cause}" if cause else ""),
+        f"driver:  {DRIVERS[tick.source]}" + (f"; last change: {cause}" if cause else ""),
         f"wanted:  {_values(layout.outputs, tick.wanted)}, from {_WANTED[tick.source]}"
         + _overridden(tick),
         *_filter(layout, tick),

@@ -32,7 +32,8 @@ class Mode(StrEnum):
     FULL = "full"
 
 
-_DRIVING_MODES = frozenset({Mode.LIMITED, Mode.FULL})
+DRIVING_MODES = frozenset({Mode.LIMITED, Mode.FULL})
+"""Modes in which the policy is meant to drive."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,9 +113,14 @@ class ModeMachine:
     @property
     def situation(self) -> Situation:
         """Which column of the table of effects holds now."""
-        if self.mode not in _DRIVING_MODES:
+        if self.mode not in DRIVING_MODES:
             return Situation.WATCHING
         return Situation.LAST_RESORT if self.source is Source.SAFE else Situation.DRIVING
+
+    @property
+    def clean_ticks(self) -> int:
+        """Ticks in a row that demanded less than what drives; after `n_clean` it steps up."""
+        return self._clean_ticks
 
     @property
     def override(self) -> Vector | None:

@@ -69,12 +69,16 @@ class Bucket:
         self._rate_per_s, self._burst = rate_per_s, float(burst)
         self._tokens, self._at_s = float(burst), time.monotonic()
 
-    def take(self) -> bool:
-        """Take one token; False when there is none."""
+    def left(self) -> bool:
+        """Is there a token to take?"""
         now_s = time.monotonic()
         gained = (now_s - self._at_s) * self._rate_per_s
         self._tokens, self._at_s = min(self._burst, self._tokens + gained), now_s
-        if self._tokens < 1.0:
+        return self._tokens >= 1.0
+
+    def take(self) -> bool:
+        """Take one token; False when there is none."""
+        if not self.left():
             return False
         self._tokens -= 1.0
         return True

@@ -19,7 +19,7 @@ from steadyhand.controllers.errors import (
     RequestError,
     SteadyhandError,
 )
-from steadyhand.controllers.frames import LinkState, ProposalStatus
+from steadyhand.controllers.frames import LinkState, ProposalStatus, Source
 from steadyhand.controllers.heuristics.transfer import Transfer
 from steadyhand.controllers.reasons import ReasonCode
 from steadyhand.controllers.trust.freshness import Freshness, FreshnessSettings
@@ -30,6 +30,7 @@ from steadyhand.runtime.bundle.load import Bundle
 from steadyhand.runtime.clock import Idle
 from steadyhand.runtime.commands import Command, Desk
 from steadyhand.runtime.config import Config, Loaded, OpcUaLink
+from steadyhand.runtime.events import EFFECTS, describe
 from steadyhand.runtime.exits import words_of
 from steadyhand.runtime.folders import make_folder
 from steadyhand.runtime.health import Health
@@ -38,7 +39,7 @@ from steadyhand.runtime.journal import Limits as JournalLimits
 from steadyhand.runtime.loop import STAGES, Loop, Parts, Tick
 from steadyhand.runtime.metrics import Identity, Metrics
 from steadyhand.runtime.metrics_server import MetricsServer
-from steadyhand.runtime.modes import Mode
+from steadyhand.runtime.modes import Mode, ModeMachine
 from steadyhand.runtime.operator import OperatorServer
 from steadyhand.runtime.operator_people import OperatorSettings
 from steadyhand.runtime.recorder import Recorder
@@ -485,6 +486,8 @@ def status(service: Service, tick: Tick) -> dict[str, Any]:
             "signal": modes.cause.signal,
             "text": modes.cause.text,
         },
+        "why": None if tick.source is Source.POLICY else _told(modes),
+        "clean": [modes.clean_ticks, modes.settings.n_clean],
         "link": str(observation.link),
         "granted": observation.granted,
         "trusted": tick.verdict.trusted,
@@ -545,6 +548,19 @@ def status(service: Service, tick: Tick) -> dict[str, Any]:
 def _address(config: Config) -> str:
     """Where the plant is."""
     return config.link.endpoint if isinstance(config.link, OpcUaLink) else "its own equations"
+
+
+def _told(modes: ModeMachine) -> dict[str, Any]:
+    """First cause of the policy not driving, in words."""
+    cause = modes.why(unchanged=True)[0]
+    effect = EFFECTS[cause.code, modes.situation]
+    return {
+        "code": str(cause.code),
+        "severity": effect.severity.name.lower(),
+        "signal": cause.signal,
+        "text": describe(cause, effect.alarm),
+        "action": effect.action,
+    }
 
 
 def _shown(alarm: Alarm, shelf: Shelf | None) -> dict[str, Any]:

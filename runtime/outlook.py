@@ -1,0 +1,62 @@
+"""Is it in control, and if not, what must happen for it to come back: in words, from a status."""
+
+from collections.abc import Iterator, Mapping
+from enum import StrEnum
+from typing import Any
+
+from steadyhand.controllers.frames import LinkState, Source
+from steadyhand.controllers.reasons import ReasonCode
+from steadyhand.runtime.events import EFFECTS, Situation
+from steadyhand.runtime.modes import DRIVING_MODES, Mode
+
+Status = Mapping[str, Any]
+"""What `service.status` makes of a tick."""
+
+
+class Answer(StrEnum):
+    """Is it in control?"""
+
+    YES = "yes"
+    """The policy drives."""
+    NO = "no"
+    """It should, and something else does."""
+    WATCHING = "watching"
+    """Nobody asked it to drive."""
+
+
+def in_control(now: Status) -> Answer:
+    """Does the policy drive, and if not, was it meant to?"""
+    if now["source"] == Source.POLICY.name.lower():
+        return Answer.YES
+    return Answer.NO if now["mode"] in DRIVING_MODES else Answer.WATCHING
+
+
+def way_back(now: Status) -> Iterator[str]:
+    """What must happen for the policy to drive (again), one sentence each, in order."""
+    if in_control(now) is Answer.YES:
+        return
+    if now["mode"] not in DRIVING_MODES:
+        yield f"A person asks for mode {Mode.LIMITED} or {Mode.FULL}; it is {now['mode']} now."
+    if now["link"] != LinkState.UP:
+        yield f"The link to the plant comes up; it is {now['link']} now and is tried by itself."
+    elif not now["granted"]:
+        yield "The plant grants control; that is done at the plant."
+    situation = _situation(now)
+    for alarm in now["alarms"]:
+        effect = EFFECTS[ReasonCode(alarm["code"]), situation]
+        if alarm["active"] and effect.demand > Source.POLICY:
+            yield f"{alarm['code']} ends. To do: {alarm['action']}."
+    for code in now["latched"]:
+        yield f"{code} is acknowledged by a person, once its cause is gone."
+    if now["mode"] in DRIVING_MODES and not now["trusted"]:
+        yield f"The gate trusts the policy; it is in state {now['gate']} now."
+    clean, needed = now["clean"]
+    yield f"Then {needed} ticks in a row without any of this; {min(clean, needed)} so far."
+
+
+def _situation(now: Status) -> Situation:
+    """Column of the table of effects."""
+    if now["mode"] not in DRIVING_MODES:
+        return Situation.WATCHING
+    safe = now["source"] == Source.SAFE.name.lower()
+    return Situation.LAST_RESORT if safe else Situation.DRIVING
