@@ -60,6 +60,16 @@ class Health:
         watchdog_s = int(usec) / 1e6 if ours and usec.isdecimal() and int(usec) > 0 else None
         return cls(variables.get("NOTIFY_SOCKET"), watchdog_s)
 
+    @property
+    def watchdog_s(self) -> float:
+        """Real time in which the manager wants a sign of life; 0: it wants none."""
+        return 0.0 if self._feed_every_s is None else 4.0 * self._feed_every_s
+
+    @property
+    def fed_ago_s(self) -> float:
+        """Real time since the last sign of life; infinite when there was none yet."""
+        return self._monotonic() - self._fed_s
+
     def ready(self, status: str = "") -> None:
         """Bundle verified, link open, warmed up: units that wait for us may start."""
         self._send("READY=1", status)

@@ -182,6 +182,19 @@ class Journal:
             lost_ticks=status.lost_ticks + misfits,
         )
 
+    @property
+    def backlog(self) -> int:
+        """Ticks and events that are not on disk yet."""
+        recorder = self._recorder
+        waiting = recorder.ticks.head - self._tick_at + recorder.events.head - self._event_at
+        return max(0, waiting)
+
+    @property
+    def lag_s(self) -> float:
+        """How long the writer has been busy with one transaction; 0 when it is not."""
+        busy_s = self._busy_since_s
+        return self._monotonic() - busy_s if busy_s else 0.0
+
     def fault(self) -> Fault | None:
         """What is wrong with the record now; the loop may ask at each tick."""
         status = self.report
@@ -189,8 +202,8 @@ class Journal:
             text = f"{status.cause}: {status.text}"
             lost = float(status.lost_ticks)
             return Fault(ReasonCode.AUDIT_DEGRADED, "journal", lost, 0.0, text)
-        busy_s, limit_s = self._busy_since_s, self._limits.lag_alarm_s
-        if busy_s and (lag_s := self._monotonic() - busy_s) > limit_s:
+        lag_s, limit_s = self.lag_s, self._limits.lag_alarm_s
+        if lag_s > limit_s:
             text = "AUDIT_LAG: the disk is slow"
             return Fault(ReasonCode.AUDIT_DEGRADED, "journal", lag_s, limit_s, text)
         return None

@@ -1,19 +1,20 @@
 """Metrics: plain accumulators written by the loop thread, rendered by another one.
 
 The tick only adds to lists of numbers whose places were fixed at start-up; label sets are closed,
-so the number of series never changes. Rendering (Prometheus text format 0.0.4) reads the lists and
-the last tick. Conventions: base units, one quantity per name, `_total` on counters only, modes as
-state sets (one series per state), identities in info gauges.
+so the number of series never changes. Rendering (`exposition.py`) reads the lists, the last tick,
+and what the service knows outside the tick (`vitals.py`). Conventions: base units, one quantity per
+name, `_total` on counters only, modes as state sets (one series per state), identities in info
+gauges, moments as time stamps from which the reader works out the age.
 """
 
 import platform
 import time
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
-from math import inf, isfinite
+from math import isfinite
 from typing import Protocol
 
 from steadyhand.controllers.frames import (
@@ -30,10 +31,19 @@ from steadyhand.controllers.frames import (
 )
 from steadyhand.controllers.reasons import ReasonCode
 from steadyhand.controllers.trust.gate import GateState
+from steadyhand.runtime.exposition import (
+    Family,
+    Histogram,
+    Kind,
+    Sample,
+    page,
+    process_families,
+)
 from steadyhand.runtime.journal import Status
 from steadyhand.runtime.modes import Mode
+from steadyhand.runtime.vitals import Look, Vitals
+from steadyhand.runtime.vitals import families as vital_families
 
-CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _CODES = tuple(str(code) for code in ReasonCode)
 _CODE_INDEX = {code: i for i, code in enumerate(ReasonCode)}
 _WRITE_CODES = tuple(code for code in _CODES if code.startswith("WRITE_"))
@@ -78,6 +88,12 @@ class ModesView(Protocol):
     def mode(self) -> str: ...  # noqa: D102
     @property
     def cause(self) -> Fault: ...  # noqa: D102
+    @property
+    def demand(self) -> Source: ...  # noqa: D102
+    @property
+    def latches(self) -> Collection[ReasonCode]: ...  # noqa: D102
+    @property
+    def overrides(self) -> Collection[object]: ...  # noqa: D102
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +137,9 @@ class Metrics:
         wall_period_s: float | None = None,
         journal: Callable[[], Status] | None = None,
         signals: Sequence[str] = (),
+        outputs: Sequence[str] = (),
+        monitors: Sequence[str] = (),
+        vitals: Look = Vitals,
         wall: Callable[[], float] = time.time,
     ) -> None:
         """Fix every series.
@@ -132,6 +151,9 @@ class Metrics:
             wall_period_s: period in wall seconds where plant time runs faster.
             journal: tells the journal's status at scrape time.
             signals: names of observations to expose as gauges; empty exposes no plant value.
+            outputs: names of outputs, likewise.
+            monitors: names of the gate's monitors, in its order.
+            vitals: looks at what is known outside the tick, at scrape time.
             wall: clock of the time stamps.
         """
         self.bundle = identity.bundle
@@ -143,8 +165,12 @@ class Metrics:
         self._rows = (*rows, "input_limits")
         self._journal = journal
         self._signals = tuple(signals)
+        self._outputs = tuple(outputs)
+        self._monitors = tuple(monitors)
+        self._vitals = vitals
         self._wall = wall
-        edges = time_buckets(wall_period_s or period_s)
+        self._wall_period_s = wall_period_s or period_s
+        edges = time_buckets(self._wall_period_s)
         self._edges = list(edges)
         self._counts = tuple([0] * (len(edges) + 1) for _ in _TIMED)
         self._sums = [0.0] * len(_TIMED)
@@ -164,8 +190,9 @@ class Metrics:
         self._was_trusted = False
         self._was_source = Source.HANDS_OFF
         self._last: FinishedTick | None = None
-        self._mode = "off"
+        self._modes: ModesView | None = None
         self._last_tick_s = self._last_write_s = 0.0
+        self._source_since_s = wall()
 
     def tick(self, tick: FinishedTick, skipped: int, modes: ModesView) -> None:
         """Count one tick. Loop thread, after the write; allocates nothing that stays.
@@ -225,7 +252,7 @@ class Metrics:
         self._last_tick_s = now_s
         if sent.written:
             self._last_write_s = now_s
-        self._mode = modes.mode
+        self._modes = modes
         self._last = tick
 
     def _observe_one_by_one(self, values: Sequence[float]) -> None:
@@ -238,7 +265,9 @@ class Metrics:
                 self._nonfinite += 1
 
     def _count_changes(self, source: Source, verdict: Verdict, modes: ModesView) -> None:
-        """Why the policy lost control, and why trust was lost."""
+        """Why the policy lost control, why trust was lost, and since when this source drives."""
+        if source is not self._was_source:
+            self._source_since_s = self._wall()
         if self._was_source is Source.POLICY and source is not Source.POLICY:
             self._fallbacks[_CODE_INDEX[modes.cause.code]] += 1
         if self._was_trusted and not verdict.trusted:
@@ -255,42 +284,40 @@ class Metrics:
             if fault.code in self._rejected:
                 self._rejected[fault.code] += 1
 
-    def render(self) -> bytes:
-        """The whole exposition. Any thread but the loop's.
+    def render(self, open_metrics: bool = False) -> bytes:
+        """The whole page. Any thread but the loop's."""
+        return page(self._families(), open_metrics)
 
-        It gives the processor away between families, so that a loop waiting for the interpreter
-        waits for one family at most.
-        """
-        parts: list[str] = []
-        for family in self._families():
-            parts.extend(family)
-            time.sleep(0)
-        return ("\n".join(parts) + "\n").encode()
-
-    def _families(self) -> Iterable[list[str]]:
+    def _families(self) -> Iterable[Family | Histogram]:
+        vitals = self._vitals()
         yield from self._info()
         for i, (name, meaning) in enumerate(_TIMED):
-            yield _histogram(
-                f"{name}_seconds",
+            yield Histogram(
+                f"steadyhand_{name}_seconds",
                 f"{meaning}, wall seconds.",
                 self._edges,
                 self._counts[i],
                 self._sums[i],
             )
-        yield _histogram(
-            "input_age_seconds",
+        yield Histogram(
+            "steadyhand_input_age_seconds",
             "Age of the oldest input, plant seconds.",
             self._age_edges,
             self._age_counts,
             self._age_sum,
         )
         yield from self._counters()
-        yield from self._states()
+        yield from self._states(vitals.link)
         yield from self._gauges()
+        yield from self._codes()
+        yield from self._trust_and_safety()
+        yield from self._plant_values()
+        yield from vital_families(vitals)
         if self._journal is not None:
             yield from _journal_families(self._journal())
+        yield from process_families()
 
-    def _info(self) -> Iterable[list[str]]:
+    def _info(self) -> Iterable[Family]:
         identity = self._identity
         labels = {"version": _software(), "python": platform.python_version()}
         yield _family("build_info", "gauge", "Software that runs.", [(labels, 1)])
@@ -299,12 +326,12 @@ class Metrics:
         labels = {"bundle": self.bundle or "none"}
         yield _family("bundle_info", "gauge", "Controller that proposes.", [(labels, 1)])
 
-    def _counters(self) -> Iterable[list[str]]:
-        def by(label: str, names: Iterable[object], counts: Sequence[int]) -> list[_Sample]:
+    def _counters(self) -> Iterable[Family]:
+        def by(label: str, names: Iterable[object], counts: Sequence[int]) -> list[Sample]:
             pairs = zip(names, list(counts), strict=True)
             return [({label: _lower(name)}, count) for name, count in pairs]
 
-        def codes(label: str, counts: Sequence[int]) -> list[_Sample]:
+        def codes(label: str, counts: Sequence[int]) -> list[Sample]:
             return [({label: code}, n) for code, n in zip(_CODES, list(counts), strict=True)]
 
         yield _family("ticks_total", "counter", "Ticks by who drove.",
@@ -336,18 +363,46 @@ class Metrics:
         yield _family("metrics_restarts_total", "counter", "Restarts of the metrics server.",
                       [({}, self.restarts)])  # fmt: skip
 
-    def _states(self) -> Iterable[list[str]]:
-        last = self._last
+    def _states(self, link_now: LinkState | None) -> Iterable[Family]:
+        last, modes = self._last, self._modes
         source = last.source if last else Source.HANDS_OFF
+        demand = modes.demand if modes else Source.HANDS_OFF
         gate = last.verdict.state if last else GateState.FALLBACK
-        link = last.observation.link if last else LinkState.DOWN
-        yield _state_set("mode", "Mode asked for by the operator.", Mode, self._mode)
+        link = link_now or (last.observation.link if last else LinkState.DOWN)
+        mode = modes.mode if modes else Mode.OFF
+        yield _state_set("mode", "Mode asked for by the operator.", Mode, mode)
         yield _state_set("source", "What drives the plant.", Source, source)
+        yield _state_set(
+            "demand",
+            "What may drive at most now; less restrictive than the source while it counts clean "
+            "ticks on the way back.",
+            Source,
+            demand,
+            "source",
+        )
         yield _state_set("gate_state", "State of the trust gate.", GateState, gate)
         yield _state_set("link_state", "State of the link to the plant.", LinkState, link)
 
-    def _gauges(self) -> Iterable[list[str]]:
-        last = self._last
+    def _codes(self) -> Iterable[Family]:
+        """Every reason code, on or off: what is wrong now, what came first, what is latched."""
+        last, modes = self._last, self._modes
+        present: set[ReasonCode] = set()
+        if last is not None:
+            certified = () if last.certified is None else last.certified.faults
+            groups = (last.faults, last.verdict.faults, last.sent.faults, certified)
+            present = {fault.code for group in groups for fault in group}
+        cause = modes.cause.code if modes else ReasonCode.START
+        latched = tuple(modes.latches) if modes else ()
+        for name, meaning, on in (
+            ("fault", "Was this found in the last tick?", present),
+            ("cause", "First cause of what holds the policy back; OK when nothing does.", {cause}),
+            ("latched", "Does this wait for an acknowledgement?", latched),
+        ):
+            samples: list[Sample] = [({"reason": c}, float(c in on)) for c in ReasonCode]
+            yield _family(name, "gauge", meaning, samples)
+
+    def _gauges(self) -> Iterable[Family]:
+        last, modes = self._last, self._modes
         granted = trusted = confidence = blend = share = margin = 0.0
         if last is not None:
             granted, trusted = float(last.observation.granted), float(last.verdict.trusted)
@@ -355,6 +410,7 @@ class Metrics:
             if last.certified is not None:
                 report = last.certified.report
                 blend, share, margin = report.blend, report.correction_share, report.margin
+        overrides = len(modes.overrides) if modes else 0
         values = (
             ("granted", "Does the plant grant control?", granted),
             ("trusted", "Does the gate trust the proposal?", trusted),
@@ -366,18 +422,58 @@ class Metrics:
                 "Smallest scaled distance to a constraint; negative is outside.",
                 margin,
             ),
+            ("period_seconds", "Time from tick to tick, wall seconds.", self._wall_period_s),
             ("last_tick_timestamp_seconds", "When the last tick ended.", self._last_tick_s),
             ("last_write_timestamp_seconds", "When a command last left.", self._last_write_s),
+            (
+                "source_since_timestamp_seconds",
+                "Since when this source drives.",
+                self._source_since_s,
+            ),
+            ("overrides", "Outputs that a person overrides now.", overrides),
         )
         for name, meaning, value in values:
             yield _family(name, "gauge", meaning, [({}, self._finite(value))])
+
+    def _trust_and_safety(self) -> Iterable[Family]:
+        """Monitor by monitor and row by row. What is not known now has no sample: zero would be
+        the edge of a limit.
+        """
+        last = self._last
+        scores = last.verdict.scores if last else ()
+        yield _family("monitor_score_ratio", "gauge",
+                      "Score of a monitor of the gate; it alarms from 1 on.",
+                      _known("monitor", self._monitors, scores))  # fmt: skip
+        rows = self._rows[:-1]
+        report = last.certified.report if last and last.certified else None
+        yield _family("constraint_margin_ratio", "gauge",
+                      "Scaled distance to each constraint; negative is outside.",
+                      _known("constraint", rows, [] if report is None else report.m.tolist()),
+                      )  # fmt: skip
+        active = () if report is None else report.active
+        yield _family("constraint_active", "gauge", "Does this constraint shape the command now?",
+                      [({"constraint": name}, float(i in active)) for i, name in enumerate(rows)],
+                      )  # fmt: skip
+
+    def _plant_values(self) -> Iterable[Family]:
+        """Measurements and outputs in their own units, where the configuration shows them."""
+        last = self._last
         if self._signals:
-            readings = last.observation.values.tolist() if last else [0.0] * len(self._signals)
-            samples: list[_Sample] = [
-                ({"signal": name}, self._finite(value))
-                for name, value in zip(self._signals, readings, strict=True)
-            ]
-            yield _family("observation", "gauge", "Measurements, in their own units.", samples)
+            readings = last.observation.values.tolist() if last else ()
+            yield _family("observation", "gauge", "Measurements, in their own units.",
+                          _known("signal", self._signals, readings))  # fmt: skip
+        if self._outputs:
+            nothing: Sequence[float] = ()
+            sent = last.sent if last else None
+            for name, meaning, values in (
+                ("output_proposed", "What the policy asks for, in the output's unit.",
+                 last.proposal.action.tolist() if last and last.proposal else nothing),
+                ("output_sent", "What was written, in the output's unit.",
+                 sent.action.tolist() if sent and sent.written else nothing),
+                ("output_applied", "What the plant applies, in the output's unit.",
+                 last.observation.applied.tolist() if last else nothing),
+            ):  # fmt: skip
+                yield _family(name, "gauge", meaning, _known("output", self._outputs, values))
 
     def _finite(self, value: float) -> float:
         """Zero stands for what is not known: a series never vanishes and never is NaN."""
@@ -387,40 +483,27 @@ class Metrics:
         return 0.0
 
 
-_Sample = tuple[dict[str, str], float]
+def _family(name: str, kind: Kind, meaning: str, samples: Sequence[Sample]) -> Family:
+    return Family(f"steadyhand_{name}", kind, meaning, samples)
 
 
-def _family(name: str, kind: str, meaning: str, samples: Sequence[_Sample]) -> list[str]:
-    full = f"steadyhand_{name}"
-    lines = [f"# HELP {full} {meaning}", f"# TYPE {full} {kind}"]
-    for labels, value in samples:
-        lines.append(f"{full}{_labels(labels)} {value:.17g}")
-    return lines
-
-
-def _histogram(
-    name: str, meaning: str, edges: Sequence[float], counts: Sequence[int], total: float
-) -> list[str]:
-    full = f"steadyhand_{name}"
-    lines = [f"# HELP {full} {meaning}", f"# TYPE {full} histogram"]
-    running = 0
-    for edge, count in zip((*edges, inf), list(counts), strict=True):
-        running += count
-        bound = "+Inf" if edge == inf else repr(edge)
-        lines.append(f'{full}_bucket{{le="{bound}"}} {running}')
-    return [*lines, f"{full}_sum {total:.17g}", f"{full}_count {running}"]
-
-
-def _state_set(name: str, meaning: str, states: Iterable[object], now: object) -> list[str]:
-    samples: list[_Sample] = [
-        ({name.removesuffix("_state"): _lower(state)}, int(state == now)) for state in states
-    ]
+def _state_set(
+    name: str, meaning: str, states: Iterable[object], now: object, label: str = ""
+) -> Family:
+    label = label or name.removesuffix("_state")
+    samples: list[Sample] = [({label: _lower(state)}, int(state == now)) for state in states]
     return _family(name, "gauge", meaning, samples)
 
 
-def _journal_families(status: Status) -> Iterable[list[str]]:
+def _known(label: str, names: Sequence[str], values: Sequence[float]) -> list[Sample]:
+    """One sample for each value that is a number."""
+    pairs = zip(names, values, strict=False)
+    return [({label: name}, float(value)) for name, value in pairs if isfinite(value)]
+
+
+def _journal_families(status: Status) -> Iterable[Family]:
     head = status.head
-    values = (
+    values: tuple[tuple[str, Kind, str, float], ...] = (
         ("journal_records_total", "counter", "Records on disk, by this process.", status.records),
         ("journal_lost_ticks_total", "counter", "Ticks the journal lost.", status.lost_ticks),
         ("journal_lost_events_total", "counter", "Events the journal lost.", status.lost_events),
@@ -438,19 +521,6 @@ def _journal_families(status: Status) -> Iterable[list[str]]:
 def _lower(name: object) -> str:
     """Label value of a state: the name of an integer enum, the value of a text enum."""
     return name if isinstance(name, str) else str(getattr(name, "name", name)).lower()
-
-
-def _labels(labels: dict[str, str]) -> str:
-    if not labels:
-        return ""
-    return "{" + ",".join(f'{key}="{escape(str(value))}"' for key, value in labels.items()) + "}"
-
-
-@lru_cache(maxsize=1024)
-def escape(value: str) -> str:
-    """Label value that cannot break a line: cut, escaped, control characters replaced."""
-    value = value[:120].replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
-    return "".join(c if c.isprintable() else "?" for c in value)
 
 
 @lru_cache(maxsize=1)

@@ -1,7 +1,8 @@
 """The page of metrics over HTTP, on loopback unless told otherwise.
 
-GET and HEAD of /metrics; everything else is 404 (or 405). Twenty scrapes a second; the page is
-rendered at most ten times a second. What keeps the server free stands in `http_server.py`.
+GET and HEAD of /metrics; everything else is 404 (or 405). Who asks for OpenMetrics gets it,
+everybody else plain text. Twenty scrapes a second; a page is rendered at most ten times a second.
+What keeps the server free stands in `http_server.py`.
 """
 
 import hmac
@@ -9,6 +10,7 @@ import time
 from collections.abc import Callable
 
 from steadyhand.controllers.errors import ConfigError
+from steadyhand.runtime.exposition import OPEN_METRICS, TEXT, wants_open_metrics
 from steadyhand.runtime.http_server import (
     Counters,
     HttpServer,
@@ -18,7 +20,6 @@ from steadyhand.runtime.http_server import (
     bearer_token,
     listen_address,
 )
-from steadyhand.runtime.metrics import CONTENT_TYPE
 from steadyhand.runtime.operator_people import Bucket
 
 SCRAPES_PER_S = 20.0
@@ -36,6 +37,7 @@ class MetricsServer(HttpServer):
         token: str = "",
         on_event: Callable[[dict[str, str]], None] = lambda event: None,
         counters: Counters | None = None,
+        open_metrics: Callable[[], bytes] | None = None,
     ) -> None:
         """Check who may listen; opens nothing yet.
 
@@ -46,6 +48,7 @@ class MetricsServer(HttpServer):
             token: bearer token that scrapers must show; needed for remote addresses.
             on_event: told when the port is taken or the thread had to be restarted.
             counters: where refused requests and restarts are counted: the `Metrics` themselves.
+            open_metrics: makes the page in OpenMetrics; None: everybody gets plain text.
 
         Raises:
             ConfigError: a remote address without both `allow_remote` and a token, or not an
@@ -59,11 +62,13 @@ class MetricsServer(HttpServer):
             )
         counted = counters or Uncounted()
         super().__init__("metrics", listen, self._answer, on_event, counted)
-        self._render = render
+        self._renders = {TEXT: render}
+        if open_metrics is not None:
+            self._renders[OPEN_METRICS] = open_metrics
         self._token = token.encode()
         self._counted = counted
-        self._page = b""
-        self._page_until_s = 0.0
+        self._pages: dict[str, tuple[bytes, float]] = {}
+        """By format: the page, and until when it is good enough."""
         self._allowance = Bucket(SCRAPES_PER_S, int(SCRAPES_PER_S))
 
     def _answer(self, request: Request) -> Response:
@@ -78,10 +83,17 @@ class MetricsServer(HttpServer):
         if not self._allowance.take():
             self._counted.refused += 1
             return Response(503, headers=(("Retry-After", "1"),))
-        if time.monotonic() >= self._page_until_s:
-            self._page = self._render()
-            self._page_until_s = time.monotonic() + RENDER_EVERY_S
-        return Response(200, self._page, CONTENT_TYPE)
+        kind = OPEN_METRICS if wants_open_metrics(request.headers.get("accept", "")) else TEXT
+        if kind not in self._renders:
+            kind = TEXT
+        return Response(200, self._page(kind), kind)
+
+    def _page(self, kind: str) -> bytes:
+        page, until_s = self._pages.get(kind, (b"", 0.0))
+        if time.monotonic() >= until_s:
+            page = self._renders[kind]()
+            self._pages[kind] = page, time.monotonic() + RENDER_EVERY_S
+        return page
 
     def _authorised(self, request: Request) -> bool:
         return hmac.compare_digest(bearer_token(request), self._token)

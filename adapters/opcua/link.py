@@ -59,6 +59,11 @@ class OpcUaLink:
         """Has the plant been told anything that has to be taken back?"""
 
     @property
+    def state(self) -> LinkState:
+        """State of the link at this moment, for any thread."""
+        return self._board.snapshot.state
+
+    @property
     def connects(self) -> int:
         """How often the link has come up since it was opened."""
         return 0 if self._worker is None else self._worker.connects

@@ -1,16 +1,24 @@
 """The numbers on the page are the ones that happened, and the page is what Prometheus can read."""
 
 import math
+import os
+import resource
+import time
 from collections import Counter
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from prometheus_client.openmetrics.parser import (
+    text_string_to_metric_families as open_metrics_families,
+)
 from prometheus_client.parser import text_string_to_metric_families
 
+from steadyhand.adapters.sim.certificates import make_pki
 from steadyhand.controllers.frames import (
     Certified,
     Fault,
@@ -22,8 +30,10 @@ from steadyhand.controllers.frames import (
 )
 from steadyhand.controllers.reasons import ReasonCode
 from steadyhand.runtime.chain import Head
+from steadyhand.runtime.exposition import escape, wants_open_metrics
 from steadyhand.runtime.journal import Status
-from steadyhand.runtime.metrics import Identity, Metrics, age_buckets, escape, time_buckets
+from steadyhand.runtime.metrics import Identity, Metrics, age_buckets, time_buckets
+from steadyhand.runtime.vitals import Vitals, disk_bytes, ends_of_validity
 from tests.support.records import LAYOUT, observation, report, tick_arguments
 
 
@@ -45,6 +55,9 @@ class Tick:
 class Modes:
     mode: str = "full"
     cause: Fault = field(default_factory=lambda: Fault(ReasonCode.OK))
+    demand: Source = Source.POLICY
+    latches: tuple[ReasonCode, ...] = ()
+    overrides: tuple[object, ...] = ()
 
 
 def tick(**changes: Any) -> Tick:
@@ -67,13 +80,23 @@ def samples(page: Metrics) -> dict[tuple[str, tuple[tuple[str, str], ...]], floa
     }
 
 
+PROCESS = "process_"
+"""Names every exporter shares, without our prefix."""
+
+
 def value(page: Metrics, name: str, **labels: str) -> float:
     return samples(page)[f"steadyhand_{name}", tuple(sorted(labels.items()))]
 
 
 def test_every_series_exists_at_zero_and_none_appears_later():
     page = metrics()
+    from_the_start = set(samples(page))
+    page.tick(tick(), 0, Modes())
     before = set(samples(page))
+    # what is not known before the first tick has no sample: zero would be the edge of a limit
+    later = {name for name, _ in before - from_the_start}
+    assert later == {"steadyhand_constraint_margin_ratio"}
+    assert from_the_start < before
     for source in Source:
         for code in ReasonCode:
             fault = Fault(code, "x")
@@ -85,7 +108,7 @@ def test_every_series_exists_at_zero_and_none_appears_later():
 
 def test_names_follow_the_conventions():
     for family in text_string_to_metric_families(metrics().render().decode()):
-        assert family.name.startswith("steadyhand_")
+        assert family.name.startswith(("steadyhand_", PROCESS))
         assert family.documentation.endswith((".", "?"))
         names = {sample.name for sample in family.samples}
         if family.type == "counter":
@@ -97,6 +120,8 @@ def test_names_follow_the_conventions():
             assert names == {family.name}
             assert not family.name.endswith(("_total", "_count", "_sum", "_bucket"))
         assert not family.name.endswith(("_ms", "_percent", "_celsius_degrees"))
+        if "timestamp" in family.name:
+            assert family.name.endswith("_timestamp_seconds")
 
 
 def test_page_ends_with_a_newline_and_declares_before_use():
@@ -156,12 +181,17 @@ def test_counts_of_a_hand_worked_history():
 
 
 def test_states_are_sets_with_exactly_one_on():
-    page = metrics()
+    page = metrics(vitals=lambda: Vitals(policy="restarting"))
     seen = observation(link=LinkState.VERIFYING)
-    page.tick(tick(observation=seen, source=Source.HOLD), 0, Modes("limited"))
+    cause = Fault(ReasonCode.OBS_STALE)
+    modes = Modes("limited", cause, Source.FALLBACK)
+    page.tick(tick(observation=seen, source=Source.HOLD), 0, modes)
     for name, label, on in [
         ("mode", "mode", "limited"),
         ("source", "source", "hold"),
+        ("demand", "source", "fallback"),
+        ("cause", "reason", "OBS_STALE"),
+        ("policy_state", "policy", "restarting"),
         ("gate_state", "gate", "trust"),
         ("link_state", "link", "verifying"),
     ]:
@@ -189,6 +219,181 @@ def test_gauges_show_the_last_tick():
     }
     assert {name: value(page, name) for name in expected} == expected
     assert value(page, "observation", signal="energy_kwh") == 507.0
+
+
+def test_link_and_policy_are_told_as_they_are_now_not_as_the_last_tick_saw_them():
+    now = [Vitals(LinkState.UP, policy="ready")]
+    page = metrics(vitals=lambda: now[0])
+    page.tick(tick(), 0, Modes())
+    assert value(page, "link_state", link="up") == 1.0
+    now[0] = Vitals(LinkState.DOWN, policy="crash_loop", policy_restarts=3)
+    assert value(page, "link_state", link="up") == 0.0
+    assert value(page, "link_state", link="down") == 1.0
+    assert value(page, "policy_state", policy="crash_loop") == 1.0
+    assert value(page, "policy_restarts_total") == 3.0
+
+
+def test_codes_show_what_is_wrong_what_came_first_and_what_is_latched():
+    page = metrics()
+    stale, clipped = Fault(ReasonCode.OBS_STALE, "x"), Fault(ReasonCode.LIMIT_CLIPPED)
+    shaped = Certified(np.array([1.0]), report(), (clipped,))
+    refused = replace(tick_arguments()["sent"], faults=(Fault(ReasonCode.WRITE_DENIED, "u"),))
+    modes = Modes("full", stale, Source.HOLD, (ReasonCode.WRITE_DENIED,), ("one", "two"))
+    page.tick(tick(faults=(stale,), certified=shaped, sent=refused), 0, modes)
+    on = {
+        name: {dict(labels)["reason"] for (full, labels), n in samples(page).items()
+               if full == f"steadyhand_{name}" and n == 1.0}
+        for name in ("fault", "cause", "latched")
+    }  # fmt: skip
+    assert on == {
+        "fault": {"OBS_STALE", "LIMIT_CLIPPED", "WRITE_DENIED"},
+        "cause": {"OBS_STALE"},
+        "latched": {"WRITE_DENIED"},
+    }
+    assert value(page, "overrides") == 2.0
+    page.tick(tick(), 0, Modes())
+    assert value(page, "fault", reason="OBS_STALE") == 0.0
+    assert value(page, "cause", reason="OK") == 1.0
+
+
+def test_rows_and_monitors_one_by_one_and_nothing_for_what_is_not_known():
+    page = metrics(monitors=("confidence", "novelty"))
+    margins = Certified(np.array([1.0]), report(m=np.array([0.25, math.nan]), active=(1,)))
+    verdict = Verdict(True, 0.9, "trust", (), (0.4, math.nan))
+    page.tick(tick(certified=margins, verdict=verdict), 0, Modes())
+    found = samples(page)
+    assert value(page, "constraint_margin_ratio", constraint="energy_low") == 0.25
+    assert value(page, "constraint_active", constraint="energy_low") == 0.0
+    assert value(page, "constraint_active", constraint="energy_high") == 1.0
+    assert value(page, "monitor_score_ratio", monitor="confidence") == 0.4
+    unknown = [labels for name, labels in found if "energy_high" in str(labels)
+               and name == "steadyhand_constraint_margin_ratio"]  # fmt: skip
+    assert unknown == []
+    assert ("steadyhand_monitor_score_ratio", (("monitor", "novelty"),)) not in found
+
+
+def test_since_when_the_source_drives():
+    now = [1000.0]
+    page = metrics(wall=lambda: now[0])
+    assert value(page, "source_since_timestamp_seconds") == 1000.0
+    for at_s, source, since_s in [
+        (1900.0, Source.POLICY, 1900.0),
+        (2800.0, Source.POLICY, 1900.0),
+        (3700.0, Source.FALLBACK, 3700.0),
+    ]:
+        now[0] = at_s
+        page.tick(tick(source=source), 0, Modes())
+        assert value(page, "source_since_timestamp_seconds") == since_s
+
+
+def test_outputs_are_shown_where_they_are_known():
+    page = metrics(outputs=("valve_kw",))
+    page.tick(tick(), 0, Modes())
+    assert value(page, "output_sent", output="valve_kw") == tick_arguments()["sent"].action[0]
+    unwritten = replace(tick_arguments()["sent"], written=False)
+    silent = replace(tick_arguments()["proposal"], action=np.array([math.nan]))
+    page.tick(tick(sent=unwritten, proposal=silent), 0, Modes())
+    names = {name for name, _ in samples(page)}
+    assert "steadyhand_output_applied" in names
+    assert not names & {"steadyhand_output_sent", "steadyhand_output_proposed"}
+
+
+def test_open_metrics_tells_the_same_numbers():
+    page = metrics(signals=LAYOUT.observations.names, monitors=("confidence", "novelty"))
+    page.tick(tick(), 3, Modes())
+
+    def ours(families):
+        return {
+            (sample.name, tuple(sorted(sample.labels.items()))): sample.value
+            for family in families
+            for sample in family.samples
+            if not sample.name.startswith(PROCESS)
+        }
+
+    text = page.render(open_metrics=True).decode()
+    assert text.endswith("# EOF\n")
+    assert ours(open_metrics_families(text)) == ours(
+        text_string_to_metric_families(page.render().decode())
+    )
+
+
+@pytest.mark.parametrize(
+    ("accept", "wanted"),
+    [
+        ("", False),
+        ("*/*", False),
+        ("text/plain;version=0.0.4", False),
+        ("application/openmetrics-text", True),
+        ("application/openmetrics-text; version=2.0.0", False),
+        ("application/openmetrics-text;version=1.0.0;q=0.3,text/plain;q=0.5", False),
+        (
+            "application/openmetrics-text;version=1.0.0,application/openmetrics-text;"
+            "version=0.0.1;q=0.75,text/plain;version=0.0.4;q=0.5,*/*;q=0.1",
+            True,
+        ),
+        ("application/openmetrics-text;q=none", False),
+    ],
+)
+def test_what_a_scraper_asks_for(accept, wanted):
+    assert wants_open_metrics(accept) is wanted
+
+
+def test_vitals_one_by_one():
+    look = Vitals(
+        connects=4, clock_offset_s=-1.5, overtaken=2, policy_bytes=300, as_configured=False,
+        bundle_not_after_s=2e9, swaps=1, certificates={"own": 1.9e9, "trusted": 1.8e9},
+        disk_free_bytes=10.0, disk_size_bytes=40.0, journal_backlog=5, journal_lag_s=0.5,
+        watchdog_s=30.0, fed_s=1.7e9, commands_refused=6,
+    )  # fmt: skip
+    page = metrics(vitals=lambda: look)
+    expected = {
+        "link_connects_total": 4, "link_clock_offset_seconds": -1.5,
+        "overtaken_commands_total": 2, "policy_resident_memory_bytes": 300,
+        "bundle_as_configured": 0, "bundle_not_after_timestamp_seconds": 2e9,
+        "bundle_swaps_total": 1, "journal_disk_free_bytes": 10, "journal_disk_size_bytes": 40,
+        "journal_backlog_records": 5, "journal_lag_seconds": 0.5, "watchdog_timeout_seconds": 30,
+        "watchdog_fed_timestamp_seconds": 1.7e9, "operator_refused_total": 6,
+    }  # fmt: skip
+    assert {name: value(page, name) for name in expected} == expected
+    name = "certificate_not_after_timestamp_seconds"
+    assert value(page, name, certificate="own") == 1.9e9
+    assert value(page, name, certificate="trusted") == 1.8e9
+
+
+def test_the_process_tells_of_itself():
+    found = samples(metrics())
+    own = {name: n for (name, _), n in found.items() if name.startswith(PROCESS)}
+    started = float(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
+    booted = time.time() - float(Path("/proc/uptime").read_text().split()[0])
+    assert own["process_start_time_seconds"] == pytest.approx(
+        booted + started / os.sysconf("SC_CLK_TCK"), abs=2.0
+    )
+    status = Path("/proc/self/status").read_text()
+    resident = int(status.partition("VmRSS:")[2].split()[0]) * 1024
+    assert own["process_resident_memory_bytes"] == pytest.approx(resident, rel=0.1)
+    assert own["process_open_fds"] == pytest.approx(
+        len(list(Path("/proc/self/fd").iterdir())), abs=1
+    )
+    assert own["process_max_fds"] == resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    assert own["process_threads"] == int(status.partition("Threads:")[2].split()[0])
+    assert 0.0 < own["process_cpu_seconds_total"] <= time.process_time() + 0.1
+
+
+def test_the_ends_of_certificates(tmp_path):
+    pki = make_pki(tmp_path / "pki", "thermal_storage", days=10.0)
+    ends = ends_of_validity(pki.client_cert, [pki.server_cert])
+    assert set(ends) == {"own", "trusted"}
+    assert all(end_s - time.time() == pytest.approx(10 * 86400.0, abs=120.0)
+               for end_s in ends.values())  # fmt: skip
+    broken = tmp_path / "broken.der"
+    broken.write_bytes(b"none")
+    assert ends_of_validity(tmp_path / "absent", [broken]) == {}
+
+
+def test_the_space_on_a_disk(tmp_path):
+    free, size = disk_bytes(tmp_path)
+    assert 0.0 < free <= size
+    assert disk_bytes(tmp_path / "absent") == (0.0, 0.0)
 
 
 def test_plant_values_are_not_exposed_unless_asked_for():
@@ -243,6 +448,7 @@ def test_one_nan_is_counted_and_spoils_nothing():
 
 def test_a_hundred_thousand_words_make_no_new_series():
     page = metrics()
+    page.tick(tick(), 0, Modes())
     before = len(samples(page))
     for i in range(2000):
         word = f"word_{i}"
@@ -329,7 +535,11 @@ def test_journal_figures():
 
 def test_every_indicator_can_move():
     """A gauge or counter that cannot change shows nothing: compare a quiet and a wild history."""
-    quiet, wild = metrics(wall=lambda: 0.0), metrics(wall=lambda: 5.0)
+    quiet = metrics(wall=lambda: 0.0)
+    moved = Vitals(
+        LinkState.UP, 1, 1.0, 1, "ready", 1, 1, False, 1.0, 1, {}, 1.0, 1.0, 1, 1.0, 1.0, 1.0, 1
+    )
+    wild = metrics(wall=lambda: 5.0, vitals=lambda: moved)
     wild.refused = wild.restarts = 1
     for source in reversed(Source):
         for i, code in enumerate(ReasonCode):
@@ -354,13 +564,21 @@ def test_every_indicator_can_move():
                         1,
                         Modes("full", fault),
                     )
-    wild.tick(tick(timings=(2000.0,) * 7, certified=Certified(np.array([1.0]), report(
-        mode=FilterMode.SHAPED, active=(), blend=0.5)),
-        observation=observation(age_s=np.array([1e6, 0.0, 0.0]))), 1, Modes("full"))  # fmt: skip
+    last = Modes("full", fault, Source.POLICY, tuple(ReasonCode), (1,))
+    every = tuple(Fault(code) for code in ReasonCode)
+    wild.tick(tick(timings=(2000.0,) * 7, faults=every, certified=Certified(np.array([1.0]), report(
+        mode=FilterMode.SHAPED, active=(0, 1), blend=0.5)),
+        observation=observation(age_s=np.array([1e6, 0.0, 0.0]))), 1, last)  # fmt: skip
     before, after = samples(quiet), samples(wild)
     still = {
         name
         for name, labels in before
         if all(before[key] == after[key] for key in before if key[0] == name)
     }
-    assert still == {"steadyhand_build_info", "steadyhand_loop_info", "steadyhand_bundle_info"}
+    own = {name for name in still if not name.startswith(PROCESS)}
+    assert own == {
+        "steadyhand_build_info",
+        "steadyhand_loop_info",
+        "steadyhand_bundle_info",
+        "steadyhand_period_seconds",
+    }

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from steadyhand.controllers.errors import ConfigError
 from steadyhand.runtime import http_server, metrics_server
+from steadyhand.runtime.exposition import OPEN_METRICS, TEXT
 from steadyhand.runtime.http_server import MAX_CONNECTIONS
-from steadyhand.runtime.metrics import CONTENT_TYPE
 from steadyhand.runtime.metrics_server import MetricsServer
 
 PAGE = b"# HELP steadyhand_x X.\n# TYPE steadyhand_x gauge\nsteadyhand_x 1\n"
@@ -71,7 +71,7 @@ def test_the_page(port):
     connection.request("GET", "/metrics")
     reply = connection.getresponse()
     assert (reply.status, reply.read()) == (200, PAGE)
-    assert reply.headers["Content-Type"] == CONTENT_TYPE
+    assert reply.headers["Content-Type"] == TEXT
     assert reply.headers["Content-Length"] == str(len(PAGE))
     connection.request("HEAD", "/metrics")
     reply = connection.getresponse()
@@ -214,6 +214,18 @@ def test_a_storm_is_refused_above_the_limit():
         assert len(rendered) < replies.count(200), "a page is used again for a tenth of a second"
 
 
+def test_open_metrics_for_who_asks_and_only_where_it_can_be_made():
+    accept = "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5"
+    for made, kind, body in [(None, TEXT, PAGE), (lambda: b"# EOF\n", OPEN_METRICS, b"# EOF\n")]:
+        with MetricsServer(lambda: PAGE, "127.0.0.1:0", open_metrics=made) as server:
+            connection = http.client.HTTPConnection("127.0.0.1", ready(server), timeout=10)
+            for wanted, expected in [({"Accept": accept}, (kind, body)), ({}, (TEXT, PAGE))]:
+                connection.request("GET", "/metrics", headers=wanted)
+                reply = connection.getresponse()
+                assert (reply.headers["Content-Type"], reply.read()) == expected
+                connection.close()
+
+
 def test_token(monkeypatch):
     with MetricsServer(lambda: PAGE, "127.0.0.1:0", token="s3cret") as server:
         port = ready(server)
@@ -288,3 +300,36 @@ def test_closing_twice_and_without_start():
     server = MetricsServer(lambda: PAGE, "127.0.0.1:0").start()
     server.close()
     server.close()
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "[::1]"])
+def test_a_start_that_insists_on_its_port_is_refused_where_it_is_taken(host):
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.create_server((host.strip("[]"), 0), family=family) as other:
+        listen = f"{host}:{other.getsockname()[1]}"
+        server = MetricsServer(lambda: PAGE, listen)
+        with pytest.raises(ConfigError, match="give metrics") as refused:
+            server.bind()
+        assert listen.replace("[", "").replace("]", "") in str(refused.value)
+        server.close()
+
+
+def test_a_port_that_was_insisted_on_is_served_and_freed():
+    server = MetricsServer(lambda: PAGE, "127.0.0.1:0")
+    server.bind()
+    assert server.address is not None
+    port = server.address[1]
+    with server:
+        assert get(port)[0] == 200
+    with socket.create_server(("127.0.0.1", port)):
+        pass
+
+
+def test_a_port_bound_and_never_served_is_freed():
+    server = MetricsServer(lambda: PAGE, "127.0.0.1:0")
+    server.bind()
+    assert server.address is not None
+    port = server.address[1]
+    server.close()
+    with socket.create_server(("127.0.0.1", port)):
+        pass

@@ -1,0 +1,209 @@
+"""What the metrics tell beside the ticks: link, policy's process, bundle, certificates, disk,
+watchdog. Looked at when somebody asks, in the thread of whoever asks; nothing here waits.
+"""
+
+import os
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from math import isfinite
+from pathlib import Path
+from typing import Protocol, runtime_checkable
+
+from cryptography import x509
+
+from steadyhand.controllers.frames import LinkState
+from steadyhand.controllers.protocols import Policy
+from steadyhand.runtime.exposition import Family, Kind
+from steadyhand.runtime.health import Health
+from steadyhand.runtime.journal import Journal
+from steadyhand.runtime.slot import PolicySlot
+from steadyhand.runtime.worker import PolicyProcess
+
+POLICY_STATES = ("none", "thread", "ready", "restarting", "crash_loop", "closed")
+"""No bundle; in this process; and the states of a process of its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Vitals:
+    """One look. Time stamps are wall seconds since 1970; 0 is "never" or "not known"."""
+
+    link: LinkState | None = None
+    """State of the link now; None: as the last tick saw it."""
+    connects: int = 0
+    clock_offset_s: float = 0.0
+    """The plant server's clock minus ours."""
+    overtaken: int = 0
+    """Commands a newer one replaced before they were sent."""
+    policy: str = "none"
+    policy_restarts: int = 0
+    policy_bytes: int = 0
+    as_configured: bool = True
+    """False: the bundle of the configuration was refused, and another or none serves."""
+    bundle_not_after_s: float = 0.0
+    swaps: int = 0
+    certificates: Mapping[str, float] = field(default_factory=dict)
+    """End of validity: "own", and the earliest of the "trusted" ones."""
+    disk_free_bytes: float = 0.0
+    disk_size_bytes: float = 0.0
+    """Of the journal's disk."""
+    journal_backlog: int = 0
+    """Records and events that are not on disk yet."""
+    journal_lag_s: float = 0.0
+    """How long the journal has been busy with one transaction."""
+    watchdog_s: float = 0.0
+    """Real time in which the service manager wants a sign of life; 0: it wants none."""
+    fed_s: float = 0.0
+    """When it last got one."""
+    commands_refused: int = 0
+
+
+Look = Callable[[], Vitals]
+
+
+@runtime_checkable
+class Telling(Protocol):
+    """A link that tells its state to any thread; one without a network of its own need not."""
+
+    @property
+    def state(self) -> LinkState: ...  # noqa: D102
+    @property
+    def connects(self) -> int: ...  # noqa: D102
+    @property
+    def clock_offset_s(self) -> float: ...  # noqa: D102
+    @property
+    def overtaken(self) -> int: ...  # noqa: D102
+
+
+@dataclass
+class ServiceVitals:
+    """Where a service's vitals are looked for. Parts are added as the service makes them."""
+
+    policy: PolicySlot
+    journal: Journal
+    health: Health
+    certificates: Mapping[str, float] = field(default_factory=dict)
+    alarm: Callable[[], str] = lambda: ""
+    """Why another policy than the configured one drives, or empty."""
+    bundle_not_after_s: float = 0.0
+    swaps: int = 0
+    link: object = None
+    refused: Callable[[], int] = lambda: 0
+    """Commands refused so far."""
+    wall: Callable[[], float] = time.time
+
+    def __call__(self) -> Vitals:
+        """One look; any thread."""
+        link, policy, health = self.link, self.policy.policy, self.health
+        free, size = disk_bytes(self.journal.directory)
+        ago_s = health.fed_ago_s
+        told = link if isinstance(link, Telling) else None
+        return Vitals(
+            link=None if told is None else told.state,
+            connects=0 if told is None else told.connects,
+            clock_offset_s=0.0 if told is None else told.clock_offset_s,
+            overtaken=0 if told is None else told.overtaken,
+            policy=_state_of(policy, self.policy.label),
+            policy_restarts=policy.restarts if isinstance(policy, PolicyProcess) else 0,
+            policy_bytes=policy.resident_bytes() if isinstance(policy, PolicyProcess) else 0,
+            as_configured=not self.alarm(),
+            bundle_not_after_s=self.bundle_not_after_s,
+            swaps=self.swaps,
+            certificates=self.certificates,
+            disk_free_bytes=free,
+            disk_size_bytes=size,
+            journal_backlog=self.journal.backlog,
+            journal_lag_s=self.journal.lag_s,
+            watchdog_s=health.watchdog_s,
+            fed_s=self.wall() - ago_s if isfinite(ago_s) else 0.0,
+            commands_refused=self.refused(),
+        )
+
+
+def _state_of(policy: Policy, label: str) -> str:
+    if isinstance(policy, PolicyProcess):
+        return policy.state.value
+    return "none" if label == "none" else "thread"
+
+
+def families(vitals: Vitals) -> Iterable[Family]:
+    """As series. Those of certificates exist where there are any: they are known at the start."""
+    values: tuple[tuple[str, Kind, str, float], ...] = (
+        ("link_connects_total", "counter", "Times the link came up.", vitals.connects),
+        ("link_clock_offset_seconds", "gauge", "Clock of the plant's server minus ours.",
+         vitals.clock_offset_s),
+        ("overtaken_commands_total", "counter",
+         "Commands that a newer one replaced before they were sent.", vitals.overtaken),
+        ("policy_restarts_total", "counter", "Restarts of the policy's process.",
+         vitals.policy_restarts),
+        ("policy_resident_memory_bytes", "gauge", "Memory of the policy's process.",
+         vitals.policy_bytes),
+        ("bundle_as_configured", "gauge",
+         "0: the configured bundle was refused; another or none serves.",
+         float(vitals.as_configured)),
+        ("bundle_not_after_timestamp_seconds", "gauge",
+         "End of the bundle's validity; 0 without a bundle.", vitals.bundle_not_after_s),
+        ("bundle_swaps_total", "counter", "Bundles swapped in while running.", vitals.swaps),
+        ("journal_disk_free_bytes", "gauge", "Space left for the journal.",
+         vitals.disk_free_bytes),
+        ("journal_disk_size_bytes", "gauge", "Size of the journal's disk.",
+         vitals.disk_size_bytes),
+        ("journal_backlog_records", "gauge", "Records that are not on disk yet.",
+         vitals.journal_backlog),
+        ("journal_lag_seconds", "gauge", "Age of the journal's transaction under way.",
+         vitals.journal_lag_s),
+        ("watchdog_timeout_seconds", "gauge",
+         "Time in which the service manager wants a sign of life; 0: it wants none.",
+         vitals.watchdog_s),
+        ("watchdog_fed_timestamp_seconds", "gauge",
+         "When the service manager last got a sign of life; 0: never.", vitals.fed_s),
+        ("operator_refused_total", "counter", "Operators' commands refused.",
+         vitals.commands_refused),
+    )  # fmt: skip
+    for name, kind, meaning, value in values:
+        yield Family(f"steadyhand_{name}", kind, meaning, [({}, value)])
+    if vitals.certificates:
+        yield Family(
+            "steadyhand_certificate_not_after_timestamp_seconds",
+            "gauge",
+            "End of validity: our certificate, and the first of the trusted ones to end.",
+            [({"certificate": name}, end_s) for name, end_s in vitals.certificates.items()],
+        )
+    yield Family(
+        "steadyhand_policy_state",
+        "gauge",
+        "Where the policy runs, and whether it does.",
+        [({"policy": state}, float(state == vitals.policy)) for state in POLICY_STATES],
+    )
+
+
+def ends_of_validity(own: Path | None, trusted: Iterable[Path]) -> dict[str, float]:
+    """When the link's certificates end; files that cannot be read are left out: others tell."""
+    ends = {}
+    if own is not None and (found := _ends(own)):
+        ends["own"] = found[0]
+    theirs = [end_s for path in trusted for end_s in _ends(path)]
+    if theirs:
+        ends["trusted"] = min(theirs)
+    return ends
+
+
+def _ends(path: Path) -> list[float]:
+    try:
+        raw = path.read_bytes()
+        if b"-----BEGIN" in raw:
+            certificates = x509.load_pem_x509_certificates(raw)
+        else:
+            certificates = [x509.load_der_x509_certificate(raw)]
+    except (OSError, ValueError):
+        return []
+    return [certificate.not_valid_after_utc.timestamp() for certificate in certificates]
+
+
+def disk_bytes(directory: Path) -> tuple[float, float]:
+    """Free for us, and size, of the disk under `directory`; zeros where it cannot be told."""
+    try:
+        disk = os.statvfs(directory)
+    except OSError:
+        return 0.0, 0.0
+    return float(disk.f_bavail * disk.f_frsize), float(disk.f_blocks * disk.f_frsize)
