@@ -92,6 +92,9 @@ class _Tick:
 class _Modes:
     mode = "full"
     cause = Fault(ReasonCode.OK)
+    demand = Source.POLICY
+    latches: tuple[ReasonCode, ...] = ()
+    overrides: tuple[object, ...] = ()
 
 
 def bench_records(rounds: int = 20, calls: int = 20) -> RecordFigures:

@@ -291,6 +291,9 @@ class Metrics(Section):
     listen: str = "127.0.0.1:9464"
     allow_remote: bool = False
     token_file: FileText | None = None
+    plant_values: bool = Field(
+        default=False, description="also show measurements and outputs, for the dashboards' trends"
+    )
 
     @model_validator(mode="after")
     def _loopback(self) -> "Metrics":
