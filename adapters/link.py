@@ -50,6 +50,13 @@ class Link(Protocol):
         """Number and plant time (s) of the newest image; never waits, consumes nothing."""
         ...
 
+    def stuck(self) -> str:
+        """Why only a restart can help: the link's own thread is dead or hangs, or a command went
+        out and was neither confirmed nor refused for longer than that can take. Empty: it works,
+        also while it looks for a plant that is away.
+        """
+        ...
+
     def wait_fresh(self, after_sequence: int, timeout_s: float) -> bool:
         """Block until an image newer than `after_sequence` exists; False on time-out.
 

@@ -328,4 +328,5 @@ class Loop:
         for event in parts.modes.events:
             parts.recorder.event(event)
         parts.metrics.tick(tick, beat.skipped, parts.modes)
-        parts.health.tick_done(tick.sent.written or tick.source is Source.HANDS_OFF)
+        did = tick.sent.written or tick.source is Source.HANDS_OFF
+        parts.health.tick_done(did and not parts.link.stuck())

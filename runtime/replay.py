@@ -144,6 +144,10 @@ class ReplayLink:
         """Number and plant time (s) of the recorded image."""
         return self.sequence, nan if self._record is None else self._record.observation.time_s
 
+    def stuck(self) -> str:
+        """Never: there is no thread."""
+        return ""
+
     def wait_fresh(self, after_sequence: int, timeout_s: float) -> bool:
         """Recorded images are always there."""
         del after_sequence, timeout_s

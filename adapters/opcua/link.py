@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import CancelledError
 from contextlib import suppress
+from dataclasses import replace
 
 import numpy as np
 
@@ -19,12 +20,21 @@ from steadyhand.adapters.opcua.security import load_credentials
 from steadyhand.adapters.opcua.settings import OpcUaSettings
 from steadyhand.adapters.opcua.tags import TagMap
 from steadyhand.adapters.opcua.worker import Worker
-from steadyhand.controllers.frames import Fault, LinkState, Observation, Sent, Source
+from steadyhand.controllers.frames import (
+    Fault,
+    LinkState,
+    Observation,
+    Quality,
+    Sent,
+    Source,
+)
 from steadyhand.controllers.reasons import ReasonCode
 from steadyhand.controllers.signals import SignalSet, Vector
 
 RELEASE_S = 0.5
 """Longest wait for the plant to hear that it has its own control back."""
+HUNG_S = 5.0
+"""A link's thread that gives no sign of life for so long hangs."""
 JOIN_S = 5.0
 """More than the thread ever needs: it ends what is under way by itself."""
 
@@ -54,9 +64,16 @@ class OpcUaLink:
         self._encoder = Encoder(tags)
         self._worker: Worker | None = None
         self._sequence = 0
+        self._put = 0
+        """Number of the last command that was handed over."""
         self._heartbeat = secrets.randbelow(1 << 30)
         self._told = False
         """Has the plant been told anything that has to be taken back?"""
+        self._handed_s = monotonic()
+        """When a command was last handed over while none was out."""
+        self._handed_session = 0
+        self._answer_s = 3.0 * settings.request_timeout_s + HUNG_S
+        """A command waits for its turn, is written and read back, each with its own deadline."""
 
     @property
     def state(self) -> LinkState:
@@ -107,7 +124,18 @@ class OpcUaLink:
             now_s: the loop's time; not used, ages are taken from the link's own clock.
         """
         del now_s
-        return self._board.observation(self._monotonic(), self._settings.time_scale)
+        observation = self._board.observation(self._monotonic(), self._settings.time_scale)
+        stuck = self.stuck()
+        if not stuck:
+            return observation
+        died = Fault(ReasonCode.TASK_DIED, text=stuck)
+        return replace(
+            observation,
+            quality=np.full(len(observation.quality), Quality.BAD, dtype=np.int8),
+            link=LinkState.DOWN,
+            granted=False,
+            faults=(died, *observation.faults),
+        )
 
     def write(self, action: Vector, source: Source) -> Sent:
         """Hand `action` (n_u,) to the adapter thread; returns what the wire types make of it.
@@ -127,6 +155,9 @@ class OpcUaLink:
             wire, sent = self._encoder.encode(action, worker.output_kinds)
         self._heartbeat = (self._heartbeat + 1) & 0x7FFFFFFF
         expires_s = self._monotonic() + self._settings.command_life_s
+        if worker.settled >= self._put or self._handed_session != shot.session:
+            self._handed_s = self._monotonic()
+        self._put, self._handed_session = self._sequence, shot.session
         self._slot.put(
             Command(self._sequence, wire, source, self._heartbeat, expires_s, shot.session)
         )
@@ -155,6 +186,22 @@ class OpcUaLink:
         with suppress(TimeoutError, CancelledError):
             # a plant that does not hear us, or is gone, sees our heartbeat stop
             pending.exception(timeout=RELEASE_S)
+
+    def stuck(self) -> str:
+        """Does the thread hang, or is a command out that nothing is heard of? See `Link.stuck`."""
+        worker = self._worker
+        if worker is None:
+            return ""
+        now_s = self._monotonic()
+        silent_s = now_s - worker.turned_s
+        if silent_s > HUNG_S:
+            return f"the link's thread gives no sign of life since {silent_s:.0f} s"
+        if worker.settled >= self._put or self._handed_session != self._board.snapshot.session:
+            return ""
+        waits_s = now_s - max(self._handed_s, worker.settled_s)
+        if waits_s > self._answer_s:
+            return f"command {self._put} is neither confirmed nor refused since {waits_s:.0f} s"
+        return ""
 
     def newest(self) -> tuple[int, float]:
         """Number and plant time (s) of the newest image."""

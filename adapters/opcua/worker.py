@@ -33,6 +33,8 @@ NO_SLOT_PAUSE_S = 30.0
 """Pause after the server had no session left: hammering would keep its slots full."""
 CLOSE_GRACE_S = 0.3
 HALT_AGAIN_S = 0.1
+TURN_S = 0.25
+"""How often the thread notes that it is alive."""
 _LOST = Fault(ReasonCode.LINK_DOWN, text="the connection broke")
 INSECURE = Fault(
     ReasonCode.LINK_INSECURE,
@@ -83,6 +85,12 @@ class Worker:
         """The server's clock minus ours, measured as the link came up."""
         self.connects = 0
         """How often the link has come up."""
+        self.turned_s = monotonic()
+        """When the thread last gave a sign of life."""
+        self.settled = 0
+        """Number of the last command of which it is known what became of it."""
+        self.settled_s = self.turned_s
+        """When that was."""
 
     # the loop thread's side
 
@@ -152,7 +160,12 @@ class Worker:
                 self._given_up.wait(self._settings.backoff_cap_s)
         self._pin_down(LinkState.DOWN, self._board.snapshot.faults)
 
+    def _turn(self) -> None:
+        self.turned_s = self._now()
+        asyncio.get_running_loop().call_later(TURN_S, self._turn)
+
     async def _main(self) -> None:
+        self._turn()
         self._main_task = asyncio.current_task()
         settings = self._settings
         pause_s = settings.backoff_first_s
@@ -250,6 +263,8 @@ class Worker:
             except BUSY as error:  # not tried again: the next command is newer
                 text = f"the server was too busy to take the command: {type(error).__name__}"
                 self._board.tell(Fault(ReasonCode.WRITE_FAILED, text=text))
+            finally:
+                self.settled, self.settled_s = command.sequence, self._now()
             if plant.behind:
                 self._due.set()
             self._pin(feed)

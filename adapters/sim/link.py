@@ -87,6 +87,10 @@ class SimLink:
         """Number and plant time (s) of the newest image."""
         return self.runner.image.sequence, self.runner.image.time_s
 
+    def stuck(self) -> str:
+        """Never: there is no thread."""
+        return ""
+
     def wait_fresh(self, after_sequence: int, timeout_s: float) -> bool:
         """Is there an image newer than `after_sequence`? Nothing changes while one waits."""
         return self.state is LinkState.UP and self.runner.image.sequence > after_sequence
