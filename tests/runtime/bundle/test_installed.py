@@ -65,7 +65,20 @@ def test_plants_do_not_disturb_each_other(tmp_path, bundle):
 def test_state_that_cannot_be_believed_is_no_permission(kit, good, tmp_path, content):
     state = InstalledState(tmp_path / "state")
     (tmp_path / "state" / "installed.json").write_bytes(content)
-    with pytest.raises(BundleError, match="BUNDLE_STATE"):
+    with pytest.raises(BundleError, match="BUNDLE_STATE") as refused:
+        kit.load(good, installed=state)
+    told = str(refused.value)
+    assert str(tmp_path / "state" / "installed.json") in told
+    assert "restore it from a backup" in told
+    assert "bundle pack" not in told, "nobody packs this file"
+
+
+@pytest.mark.parametrize("kind", ["link", "folder"])
+def test_state_that_is_no_file_names_the_same_remedy(kit, good, tmp_path, kind):
+    state = InstalledState(tmp_path / "state")
+    place = tmp_path / "state" / "installed.json"
+    place.mkdir() if kind == "folder" else place.symlink_to(tmp_path / "nowhere")
+    with pytest.raises(BundleError, match=r"BUNDLE_STATE.*restore it from a backup"):
         kit.load(good, installed=state)
 
 

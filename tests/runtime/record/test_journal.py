@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
@@ -21,9 +22,16 @@ from steadyhand.controllers.reasons import ReasonCode
 from steadyhand.runtime import chain
 from steadyhand.runtime.chain import Kind, verify
 from steadyhand.runtime.journal import Journal, Limits
+from steadyhand.runtime.metrics import Identity, Metrics
 from steadyhand.runtime.reader import JournalReader
 from steadyhand.runtime.record import TickRecord
-from tests.support.records import LAYOUT, fresh_recorder, record_ticks, segment_files
+from tests.support.records import (
+    LAYOUT,
+    fresh_recorder,
+    record_ticks,
+    segment_files,
+    tick_arguments,
+)
 
 QUICK = Limits(commit_every_s=0.005, retry_s=0.01)
 
@@ -312,3 +320,30 @@ def test_nowhere_to_write_is_a_refusal_to_start(tmp_path):
         Journal(file / "j", fresh_recorder()).start()
     with pytest.raises(JournalError, match="no journal at"):
         JournalReader(tmp_path)
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_ticks_that_do_not_fit_degrade_the_record_until_the_end(tmp_path, count):
+    """They are not on disk, so status, metrics and event must say that the record has holes."""
+    recorder = fresh_recorder()
+    with Journal(tmp_path / "j", recorder, QUICK) as journal:
+        record_ticks(recorder, 2)
+        assert journal.fault() is None
+        assert journal.report == journal.status
+        for _ in range(count):
+            recorder.tick(**tick_arguments(wanted=np.zeros(2)))
+        record_ticks(recorder, 2)
+        eventually(lambda: journal.status.ticks == 4)
+        fault = journal.fault()
+        assert fault is not None
+        assert fault.code is ReasonCode.AUDIT_DEGRADED
+        assert fault.value == count
+        assert f"AUDIT_MISFIT: {count} ticks do not fit the record, first tick 2: " in fault.text
+        assert "wanted" in fault.text
+        assert (journal.report.cause, journal.report.lost_ticks) == ("AUDIT_MISFIT", count)
+        page = Metrics(Identity("l", "p"), 900.0, journal=lambda: journal.report).render().decode()
+        assert "steadyhand_journal_degraded 1\n" in page
+        assert f"steadyhand_journal_lost_ticks_total {count}\n" in page
+    events = [event.data for event in JournalReader(tmp_path / "j").events()]
+    (told,) = [data for data in events if data.get("code") == "AUDIT_MISFIT"]
+    assert told["tick"] == 2
