@@ -36,6 +36,7 @@ from steadyhand.runtime.assemble import (
 from steadyhand.runtime.config import Loaded, OpcUaLink, load_config
 from steadyhand.runtime.folders import folder_fault
 from steadyhand.runtime.operator_socket import socket_fault
+from steadyhand.runtime.panel.access import read_people
 from steadyhand.runtime.quantity import same_dimension
 from steadyhand.runtime.yaml_source import Path as FieldPath
 from steadyhand.runtime.yaml_source import Problem
@@ -55,6 +56,7 @@ def check(file: Path, bundle: bool = True) -> tuple[Loaded | None, list[Problem]
     if not isinstance(loaded, Loaded):
         return None, loaded
     problems = [*_plant(loaded), *_link_files(loaded), *_places(loaded), *_people(loaded)]
+    problems += _panel(loaded)
     if not problems:
         problems += _assembly(loaded)
     if bundle:
@@ -286,6 +288,41 @@ def _places(loaded: Loaded) -> Iterator[Problem]:
         if why:
             text = f"{config.metrics.token_file}: {why}"
             yield _problem(loaded, ("metrics", "token_file"), text, "CFG_FILE")
+
+
+def _panel(loaded: Loaded) -> Iterator[Problem]:
+    """People with a token, and signals with a trend."""
+    panel = loaded.config.panel
+    if panel is None:
+        return
+    if panel.token_file is not None:
+        file = loaded.path(panel.token_file)
+        fault = _secret_fault(file) or _tokens_fault(file)
+        if fault:
+            text = f"{panel.token_file}: {fault}"
+            yield _problem(loaded, ("panel", "token_file"), text, "CFG_FILE")
+    try:
+        kind = plant_kind(loaded.config.plant.id)
+    except ConfigError:
+        return  # the plant is named already
+    known = kind.plant(kind.parameters).observations.names
+    for i, name in enumerate(panel.signals):
+        if name not in known:
+            text = f"the plant has no {name!r}; it has: {', '.join(known)}"
+            yield _problem(loaded, ("panel", "signals", i), text, "CFG_UNKNOWN")
+        elif name in panel.signals[:i]:
+            text = f"{name} stands twice; remove one"
+            yield _problem(loaded, ("panel", "signals", i), text, "CFG_DUP")
+
+
+def _tokens_fault(file: Path) -> str | None:
+    try:
+        read_people(file)
+    except ConfigError as error:
+        return str(error)
+    except OSError as error:
+        return f"cannot be read: {error.strerror}"
+    return None
 
 
 def _people(loaded: Loaded) -> Iterator[Problem]:

@@ -26,6 +26,7 @@ SCHEMA_VERSION = 1
 Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]{0,62}$")]
 SignalName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,62}$")]
 NodeText = Annotated[str, Field(min_length=1, max_length=512)]
+HostName = Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9.-]{0,252}[a-z0-9])?(:[0-9]{1,5})?$")]
 FileText = Annotated[str, Field(min_length=1, max_length=4096, pattern=r"^[^\x00]+$")]
 Count = Annotated[int, Field(ge=1, le=100_000)]
 DAY_S = 86_400.0
@@ -285,6 +286,24 @@ class JournalSection(Section):
     segment: SegmentSize = Field(default=2.0**28, description="a new file is begun at this size")
 
 
+def _loopback_only(listen: str, example: str) -> bool:
+    """Can an address and port to listen on be reached from this machine alone?
+
+    Raises:
+        PydanticCustomError: it is no address and port.
+    """
+    host, _, port = listen.rpartition(":")
+    try:
+        address = ip_address(host.strip("[]"))
+        if not 0 <= int(port) <= 65535:
+            raise ValueError(port)
+    except ValueError:
+        raise refuse(
+            "CFG_LISTEN", f"listen={listen!r}: an address such as 127.0.0.1:{example} is needed"
+        ) from None
+    return address.is_loopback
+
+
 class Metrics(Section):
     """Prometheus endpoint."""
 
@@ -297,21 +316,42 @@ class Metrics(Section):
 
     @model_validator(mode="after")
     def _loopback(self) -> "Metrics":
-        host, _, port = self.listen.rpartition(":")
-        try:
-            address = ip_address(host.strip("[]"))
-            number = int(port)
-            if not 0 <= number <= 65535:
-                raise ValueError(port)
-        except ValueError:
-            raise refuse(
-                "CFG_LISTEN", f"listen={self.listen!r}: an address such as 127.0.0.1:9464 is needed"
-            ) from None
-        if not address.is_loopback and not (self.allow_remote and self.token_file):
+        if not _loopback_only(self.listen, "9464") and not (self.allow_remote and self.token_file):
             raise refuse(
                 "CFG_LISTEN",
                 f"listen={self.listen!r} can be reached from outside: "
                 "use 127.0.0.1, or set allow_remote and token_file",
+            )
+        return self
+
+
+class Panel(Section):
+    """Web page for the operator, on this machine only."""
+
+    listen: str = "127.0.0.1:9465"
+    token_file: FileText | None = Field(
+        default=None,
+        description="file of mode 0600 with a name and a token a line: these people may give "
+        "commands from the page; without it the page only shows",
+    )
+    hosts: list[HostName] = Field(
+        default_factory=list,
+        max_length=16,
+        description="further names by which browsers reach the page, such as a proxy's",
+    )
+    signals: list[SignalName] = Field(
+        default_factory=list,
+        max_length=12,
+        description="measurements with a trend; default: the first eight that are no forecast",
+    )
+
+    @model_validator(mode="after")
+    def _loopback(self) -> "Panel":
+        if not _loopback_only(self.listen, "9465"):
+            raise refuse(
+                "CFG_LISTEN",
+                f"listen={self.listen!r} can be reached from outside: use 127.0.0.1, and ssh -L "
+                "or a proxy with TLS in front of it",
             )
         return self
 
@@ -342,7 +382,20 @@ class Config(Section):
     safety: Safety = Safety()
     journal: JournalSection
     metrics: Metrics | None = None
+    panel: Panel | None = None
     operator: Operator | None = None
+
+    @model_validator(mode="after")
+    def _ports(self) -> "Config":
+        if self.metrics is not None and self.panel is not None:
+            same = self.metrics.listen == self.panel.listen
+            if same and not self.panel.listen.endswith(":0"):
+                raise refuse(
+                    "CFG_LISTEN",
+                    f"metrics.listen and panel.listen are both {self.panel.listen}; "
+                    "give one of them another port",
+                )
+        return self
 
     @model_validator(mode="after")
     def _timing(self) -> "Config":
