@@ -15,10 +15,12 @@ from steadyhand.controllers.plants.parameters import parameter_table
 from steadyhand.controllers.plants.plant import Plant
 from steadyhand.controllers.plants.thermal_storage import ThermalStorage
 from steadyhand.controllers.plants.thermal_storage_parameters import ICE
+from steadyhand.controllers.plants.thermal_storage_relations import relations
 from steadyhand.controllers.plants.thermal_storage_safety import ThermalStorageSafety
 from steadyhand.controllers.protocols import Heuristic, SafetyModel
 from steadyhand.controllers.safety.constraint import ConstraintSet
 from steadyhand.controllers.signals import Vector
+from steadyhand.controllers.trust.cross_check import Relation
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +35,8 @@ class PlantKind:
     safety_model: Callable[[Any], SafetyModel]
     constraints: Callable[[Any], ConstraintSet]
     heuristics: Mapping[str, Callable[[Any], Heuristic]]
+    relations: Callable[[Any], tuple[Relation, ...]]
+    """What binds the plant's measurements together."""
     safe_action: Callable[[Any], Vector]
     """(n_u,) set-point in which the plant is left when nothing better is known."""
 
@@ -78,6 +82,7 @@ PLANTS: Mapping[str, PlantKind] = {
         safety_model=ThermalStorageSafety,
         constraints=lambda parameters: ThermalStorageSafety(parameters).constraints,
         heuristics={name: _thermal_storage_heuristic(name) for name in STRATEGIES},
+        relations=relations,
         safe_action=lambda parameters: np.zeros(1),
     ),
 }

@@ -5,8 +5,16 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from steadyhand.controllers.frames import Certified, Observation, Proposal, Sent
+from steadyhand.controllers.frames import Certified, Fault, Observation, Proposal, Sent
 from steadyhand.controllers.signals import SignalSet, Vector
+
+
+class ImageJudge(Protocol):
+    """Finds what is wrong with an image."""
+
+    def check(self, observation: Observation) -> tuple[Fault, ...]:
+        """Everything that is wrong, at most one fault per signal."""
+        ...
 
 
 class Policy(Protocol):

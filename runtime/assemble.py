@@ -17,8 +17,10 @@ from steadyhand.controllers.catalogue import PlantKind, parameters_with, plant_k
 from steadyhand.controllers.errors import BundleError, ConfigError
 from steadyhand.controllers.plants.parameters import parameter_table
 from steadyhand.controllers.plants.plant import Plant
-from steadyhand.controllers.protocols import Heuristic
+from steadyhand.controllers.protocols import Heuristic, ImageJudge
 from steadyhand.controllers.signals import SignalSet, Vector
+from steadyhand.controllers.trust.cross_check import CrossChecked
+from steadyhand.controllers.trust.freshness import Freshness, FreshnessSettings
 from steadyhand.controllers.trust.gate import Gate, GateSettings
 from steadyhand.runtime import config as cfg
 from steadyhand.runtime.bundle.contract import PlantContract
@@ -211,6 +213,13 @@ def make_safety(config: cfg.Config, parts: PlantParts) -> "SafetyChain":
     limits = Limits(parts.outputs, parts.plant.period_s, wire)
     inner = AtacomDC(model, parts.kind.constraints(parts.parameters), limits)
     return SafetyChain(inner, limits, model.backup)
+
+
+def make_image_judge(parts: PlantParts) -> ImageJudge:
+    """Each measurement by itself, then all of them against each other."""
+    signals = parts.plant.observations
+    fresh = Freshness(signals, FreshnessSettings(max_repeats=1))
+    return CrossChecked(fresh, signals, parts.kind.relations(parts.parameters))
 
 
 def make_heuristic(config: cfg.Config, parts: PlantParts) -> Heuristic:

@@ -129,6 +129,14 @@ _ROWS: Mapping[ReasonCode, _Row] = {
     ReasonCode.OBS_TS_INVALID: (_FALLBACK, _WARNING, 0, "a time stamp is impossible", _SERVER),
     ReasonCode.OBS_REPEAT: (_HOLD, _WARNING, 0, "no new data from the plant", _SERVER),
     ReasonCode.OBS_MISSING: (_FALLBACK, _ALARM, 0, "a measurement is missing", _SENSOR),
+    # The filter needs the same measurements, so nothing that it certifies from them is to be had.
+    ReasonCode.OBS_XCHECK: (
+        _SAFE,
+        _ALARM,
+        1,
+        "measurements contradict each other",
+        "find out which of them is wrong, then acknowledge; the plant stands at its safe set-point",
+    ),
     # time
     ReasonCode.TICK_LATE: (_HOLD, _WARNING, 0, "this tick came too late to be written", _LOAD),
     ReasonCode.TICK_OVERRUN: (_FALLBACK, _ALARM, 0, "ticks overrun again and again", _LOAD),

@@ -12,7 +12,6 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 import numpy as np
 
@@ -31,7 +30,7 @@ from steadyhand.controllers.frames import (
     Verdict,
 )
 from steadyhand.controllers.heuristics.transfer import Transfer
-from steadyhand.controllers.protocols import Heuristic, Policy, SafetyFilter
+from steadyhand.controllers.protocols import Heuristic, ImageJudge, Policy, SafetyFilter
 from steadyhand.controllers.reasons import ReasonCode
 from steadyhand.controllers.safety.chain import bypassed
 from steadyhand.controllers.signals import Vector
@@ -48,20 +47,12 @@ STAGES = ("lateness", "read", "propose", "judge", "decide", "certify", "write")
 _SHAPED = Fault(ReasonCode.FILTER_SHAPED, text="see the filter's report")
 
 
-class ImageJudge(Protocol):
-    """Finds what is wrong with an image."""
-
-    def check(self, observation: Observation) -> tuple[Fault, ...]:
-        """Everything that is wrong, at most one fault per signal."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class Parts:
     """Everything one loop drives; made by `assemble.py`."""
 
     link: Link
-    freshness: ImageJudge
+    image_judge: ImageJudge
     policy: Policy
     gate: Gate
     modes: ModeMachine
@@ -222,7 +213,7 @@ class Loop:
 
     def _qualify(self, observation: Observation, beat: Beat) -> Observation:
         """The image with everything that is wrong with it, so that nobody uses a bad sample."""
-        found = self.parts.freshness.check(observation)
+        found = self.parts.image_judge.check(observation)
         if beat.skipped:
             code = ReasonCode.TICK_GAP if beat.skipped > 1 else ReasonCode.TICK_OVERRUN
             found = (*found, Fault(code, "", float(beat.skipped), 0.0, "periods skipped"))

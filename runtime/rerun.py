@@ -37,7 +37,7 @@ def rerun(loaded: Loaded, journal: Path, run: str | None, ask_policy: bool) -> R
         gate = assemble.make_gate(loaded.config, plant, bundle)
         parts = Parts(
             link=link,
-            freshness=RecordedFreshness(),
+            image_judge=RecordedFreshness(),
             policy=policy,
             gate=gate,
             modes=modes,

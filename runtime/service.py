@@ -22,7 +22,6 @@ from steadyhand.controllers.errors import (
 from steadyhand.controllers.frames import LinkState, ProposalStatus, Source
 from steadyhand.controllers.heuristics.transfer import Transfer
 from steadyhand.controllers.reasons import ReasonCode
-from steadyhand.controllers.trust.freshness import Freshness, FreshnessSettings
 from steadyhand.runtime import assemble
 from steadyhand.runtime.alarms import Alarm, Alarms, Shelf
 from steadyhand.runtime.asked import AskedKeeper, load_asked
@@ -130,7 +129,7 @@ class Service:
         self._hasten = idle.hasten
         loop_parts = Parts(
             link=self.link,
-            freshness=Freshness(parts.plant.observations, FreshnessSettings(max_repeats=1)),
+            image_judge=assemble.make_image_judge(parts),
             policy=self.policy,
             gate=gate,
             modes=self.modes,

@@ -113,7 +113,7 @@ class Bench:
         self.loop = Loop(
             Parts(
                 link=self.link,
-                freshness=Freshness(plant.observations, FreshnessSettings(max_repeats=1)),
+                image_judge=Freshness(plant.observations, FreshnessSettings(max_repeats=1)),
                 policy=self.policy,
                 gate=self.gate,
                 modes=self.modes,

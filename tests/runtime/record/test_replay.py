@@ -118,7 +118,7 @@ def make(link: object, policy: Policy, safety: SafetyFilter, recorder: Recorder 
     modes = ModeMachine(ModeSettings(), LAYOUT.outputs)
     parts = Parts(
         link=link,  # type: ignore[arg-type]
-        freshness=freshness or RecordedFreshness(),  # type: ignore[arg-type]
+        image_judge=freshness or RecordedFreshness(),  # type: ignore[arg-type]
         policy=policy,
         gate=Gate(GateSettings(0.0, 0.0, 1000, without_confidence=True)),
         modes=modes,
