@@ -2,9 +2,10 @@
 
 Protocol: sd_notify(3). Without NOTIFY_SOCKET nothing is sent and nothing is missed.
 
-The watchdog is fed by completed ticks only, so a process whose other threads live while control is
-dead is restarted. A completed tick is worth signs of life until the next one is overdue, sent by the
-loop's own thread while it waits: a loop of 15 minutes that hangs is restarted as soon as a fast one.
+The watchdog is fed by completed ticks only, so a process whose other threads live while control
+is dead is restarted. A completed tick is worth signs of life until the next one is overdue, sent
+by the loop's own thread while it waits: a loop of 15 minutes that hangs is restarted as soon as a
+fast one.
 """
 
 import socket

@@ -29,6 +29,8 @@ from steadyhand.runtime.bundle.load import Bundle
 from steadyhand.runtime.clock import Idle
 from steadyhand.runtime.commands import Command, Desk
 from steadyhand.runtime.config import Config, Loaded, OpcUaLink
+from steadyhand.runtime.crash_loop import CrashLoop
+from steadyhand.runtime.crash_loop import Policy as Counted
 from steadyhand.runtime.events import EFFECTS, describe
 from steadyhand.runtime.exits import words_of
 from steadyhand.runtime.folders import make_folder
@@ -42,23 +44,44 @@ from steadyhand.runtime.modes import Mode, ModeMachine
 from steadyhand.runtime.operator import OperatorServer
 from steadyhand.runtime.operator_people import OperatorSettings
 from steadyhand.runtime.recorder import Recorder
+from steadyhand.runtime.reload import Reload
 from steadyhand.runtime.replay import COMMAND
 from steadyhand.runtime.slot import Closable, PolicySlot
-from steadyhand.runtime.start import First
+from steadyhand.runtime.start import First, NoPolicy
 from steadyhand.runtime.swap import Swap
 from steadyhand.runtime.worker import PolicyProcess
+
+
+STOP_S = 20.0
+"""Longest from the last tick to the end of the process: hand-back, log-out, journal, sockets."""
+_DRIVERS = {
+    Source.FALLBACK: "the heuristic drives, not the policy",
+    Source.HOLD: "the last value is held",
+    Source.SAFE: "the safe set-point is held",
+    Source.HANDS_OFF: "hands off, the plant has its own control",
+}
 
 
 class Service:
     """Everything around one loop. Use as a context manager."""
 
-    def __init__(self, loaded: Loaded, first: First) -> None:
+    def __init__(
+        self,
+        loaded: Loaded,
+        first: First,
+        health: Health | None = None,
+        crashes: CrashLoop | None = None,
+    ) -> None:
         """Take over what was prepared; whoever makes a service must enter it.
 
         Args:
             loaded: the configuration, passed by the pre-flight.
             first: the policy to start with; closed with the service.
+            health: tells the service manager; closed with the service.
+            crashes: notes on how runs ended.
         """
+        self.health = health or Health.from_environment()
+        self.crashes = crashes
         self.loaded = loaded
         self.config = loaded.config
         self.alarm = first.alarm
@@ -90,9 +113,7 @@ class Service:
         self.policy = PolicySlot(self.first.policy, bundle.label if bundle else "none")
         opened.callback(self.policy.close)
         parts = self.plant = assemble.make_plant(self.loaded)
-        self.health = Health.from_environment()
         opened.callback(self.health.close)
-        self.health.status("starting")
         gate = self.first.gate
         self.recorder = Recorder(
             assemble.make_layout(parts, gate.names, STAGES), self.loaded.digest, _bundle_id(bundle)
@@ -115,6 +136,9 @@ class Service:
         self.modes = assemble.make_modes(config, parts, asked)
         self.alarms = Alarms()
         wall_period_s = config.period / config.clock.time_scale
+        # the plant's beat is waited for two periods long, and then there is one more tick
+        self.health.patience_s = 3.0 * wall_period_s + 1.0
+        self.reload = Reload(self.loaded.file, self.loaded.digest, self.recorder.event)
         self.metrics = Metrics(
             Identity(config.name, parts.kind.id, _bundle_id(bundle)),
             config.period,
@@ -147,15 +171,31 @@ class Service:
         opened.callback(self.link.close)
         self.link.open()
         opened.callback(self._drop_swap)
-        self._told_ready = False
+        self._told_ready = self._seen_plant = False
         if bundle is not None:
             self._warn(bundle)
         if self.alarm:
             self.recorder.event({"event": "BundleRefused", "text": self.alarm})
+        self._tell_crashes()
+
+    def _tell_crashes(self) -> None:
+        """How the run before ended, where that was not in order."""
+        if self.crashes is None:
+            return
+        before = self.crashes.before
+        if before is not None:
+            label = before.policy.label or "none"
+            text = f"the run before ended: {before.text}"
+            self.recorder.event(
+                {"event": "Restart", "code": str(before.code), "text": text, "bundle": label}
+            )
+        if self.crashes.fault:
+            self.recorder.event({"event": "CrashNotes", "text": self.crashes.fault})
 
     def run(self, stop: threading.Event, max_ticks: int | None = None) -> None:
         """Tick until `stop`; then the plant has its own control back."""
         self._stop = stop
+        self.health.starting(f"waiting for the plant at {_address(self.config)}")
         self.desk.starting(f"connecting to {_address(self.config)}", accepting=True)
         self.recorder.event(
             {"event": "Start", "code": "START", "pid": os.getpid(), "bundle": self.policy.label}
@@ -170,7 +210,7 @@ class Service:
         try:
             self.loop.run(stop, max_ticks)
         finally:
-            self.health.stopping("handing the plant back")
+            self.health.stopping("handing the plant back", STOP_S)
             self.recorder.event({"event": "Stop", "code": "STOP"})
 
     def _take_realtime(self) -> None:
@@ -260,6 +300,12 @@ class Service:
         if self._swap is not None and self._swap.done:
             swap, self._swap = self._swap, None
             self._finish_swap(swap)
+        self.reload.begin()
+        if not self._told_ready and not self._seen_plant and self.link.newest()[0] > 0:
+            self._seen_plant = True
+            self._hasten()  # a slow loop would else be ready a whole period after its plant
+        if not self.link.stuck():
+            self.health.waiting()
 
     def _tell_worker(self) -> None:
         policy = self.policy.policy
@@ -290,12 +336,15 @@ class Service:
             self.recorder.event({"event": "BundleWarning", "text": text})
 
     def _words(self, tick: Tick) -> str:
-        audit = self.journal.fault()
-        return (
-            f"{self.modes.mode}/{tick.source.name.lower()} link {tick.observation.link} "
-            f"confidence {tick.verdict.confidence:.2f}: {self.modes.cause.code}"
-            f"{'; ' + audit.text if audit is not None else ''}"
-        )
+        """Who drives and why nobody better does, on one line."""
+        modes, audit = self.modes, self.journal.fault()
+        if tick.source is Source.POLICY:
+            words = f"{self.policy.label} drives, confidence {tick.verdict.confidence:.2f}"
+        else:
+            alarm = EFFECTS[modes.cause.code, modes.situation].alarm
+            words = f"{_DRIVERS[tick.source]}: {modes.cause.code}: {describe(modes.cause, alarm)}"
+        tail = f"; {audit.text}" if audit is not None else ""
+        return f"{words}; mode {modes.mode}{tail}"
 
     # -- commands ----------------------------------------------------------------------------------
 
@@ -380,7 +429,7 @@ class Service:
         return {"alarm": str(shelf.code)}
 
     def _ack_parts(self) -> list[str]:
-        cleared = []
+        cleared = self._ack_crashes()
         self.recorder.event({"event": COMMAND, "method": "acknowledge_gate", "arguments": {}})
         if self.loop.parts.gate.acknowledge():
             cleared.append("MODE_FLAP")
@@ -388,6 +437,21 @@ class Service:
         if isinstance(policy, PolicyProcess) and policy.acknowledge():
             cleared.append("CRASH_LOOP")
         return cleared
+
+    def _ack_crashes(self) -> list[str]:
+        """Bundles that took the runtime down may be started again: at the next start, or now by a
+        swap.
+        """
+        if self.crashes is None or not self.crashes.latched:
+            return []
+        # the disk may be slow, and the loop does not wait for it
+        threading.Thread(target=self.crashes.acknowledge, name="crashes", daemon=True).start()
+        if isinstance(self.policy.policy, NoPolicy):
+            why = "acknowledged; the next restart loads the policy"
+            self.alarm = why
+            made = NoPolicy(len(self.plant.outputs), why, ReasonCode.POLICY_ABSENT)
+            self.policy.swap(made, self.policy.label)
+        return [str(ReasonCode.CRASH_LOOP)]
 
     def _stop_command(self, command: Command) -> Mapping[str, Any]:
         assert self._stop is not None  # noqa: S101  (commands are drained while running)
@@ -417,6 +481,10 @@ class Service:
             made = swap.take()
             gate, bundle = made.gate, made.bundle
             assert bundle is not None  # noqa: S101  (a swap is made from one)
+            if self.crashes is not None and (why := self.crashes.barred(bundle.manifest_sha256)):
+                if isinstance(made.policy, Closable):
+                    made.policy.close()
+                raise ConfigError(f"{bundle.label}: {why}; acknowledge CRASH_LOOP first")
             if gate.names != self.recorder.layout.monitors:
                 if isinstance(made.policy, Closable):
                     made.policy.close()
@@ -429,6 +497,11 @@ class Service:
                 {"event": "SwapRefused", "code": "SWAP_REFUSED", "text": str(error)}
             )
             return
+        if self.crashes is not None:
+            counted = Counted(digest=bundle.manifest_sha256, label=bundle.label)
+            threading.Thread(
+                target=self.crashes.use, args=(counted,), name="crashes", daemon=True
+            ).start()
         old = self.policy.swap(made.policy, bundle.label)
         self.loop.parts = replace(self.loop.parts, gate=gate)
         self._unproven = bundle

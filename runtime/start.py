@@ -30,8 +30,17 @@ from steadyhand.runtime.bundle.load import Bundle
 from steadyhand.runtime.check import bundle_problem, check
 from steadyhand.runtime.child import examine
 from steadyhand.runtime.config import Loaded
+from steadyhand.runtime.crash_loop import CrashLoop
+from steadyhand.runtime.crash_loop import Policy as Counted
+from steadyhand.runtime.exits import words_of
+from steadyhand.runtime.folders import make_folder
+from steadyhand.runtime.health import Health
 from steadyhand.runtime.spawn import Spawned
 from steadyhand.runtime.worker import PolicyProcess
+
+
+START_S = 180.0
+"""Longest from the start of the process to the loop: the native code may have to be compiled."""
 
 
 def serve(
@@ -52,31 +61,63 @@ def serve(
         ConfigError: the pre-flight found problems; the message names all of them.
         JournalError: another process already runs this plant.
     """
-    stop = threading.Event()
-
-    def ask_to_stop(number: int, frame: FrameType | None) -> None:
-        del number, frame
-        stop.set()
-
-    loaded, first = _prepared(file, spawned)
-    if first.alarm:
-        with suppress(OSError, ValueError):
-            sys.stderr.write(f"steadyhand: {first.alarm}\n")
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, ask_to_stop)
+    _on_stop(_end_the_start)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # a closed terminal is no reason to stop a plant
-    from steadyhand.runtime.service import Service, introduction
+    health = Health.from_environment()
+    health.starting("verifying configuration and bundle", START_S)
+    loaded, parts, given = _checked(file, spawned)
+    with _crashes(loaded).run() as crashes:
+        first = _first(file, loaded, parts, given, crashes)
+        if first.alarm:
+            with suppress(OSError, ValueError):
+                sys.stderr.write(f"steadyhand: {first.alarm}\n")
+        from steadyhand.runtime.service import Service, introduction
 
-    with Service(loaded, first) as service:
-        if not quiet:
-            with suppress(OSError, ValueError):  # a terminal that is gone is no reason to stop
-                sys.stderr.write(introduction(service))
-                sys.stderr.flush()
-        service.run(stop, max_ticks)
+        stop = threading.Event()
+        _on_stop(stop.set)
+        with Service(loaded, first, health, crashes) as service:
+            _on(signal.SIGHUP, service.reload.ask)
+            if not quiet:
+                with suppress(OSError, ValueError):  # a terminal that is gone is no reason to stop
+                    sys.stderr.write(introduction(service))
+                    sys.stderr.flush()
+            service.run(stop, max_ticks)
 
 
-def _prepared(file: Path, spawned: Spawned | None) -> "tuple[Loaded, First]":
-    """Pre-flight, and the policy to start with.
+def _on(number: signal.Signals, act: Callable[[], object]) -> None:
+    def handle(number: int, frame: FrameType | None) -> None:
+        del number, frame
+        act()
+
+    signal.signal(number, handle)
+
+
+def _on_stop(act: Callable[[], object]) -> None:
+    for number in (signal.SIGTERM, signal.SIGINT):
+        _on(number, act)
+
+
+def _end_the_start() -> None:
+    """Asked to stop before there is anything to hand back: the end of that is an orderly one."""
+    raise SystemExit(0)
+
+
+def _crashes(loaded: Loaded) -> CrashLoop:
+    """Notes on how runs of this plant ended.
+
+    Raises:
+        ConfigError: the folder of the state cannot be made.
+    """
+    folder = assemble.state_folder(loaded)
+    try:
+        make_folder(folder)
+    except OSError as error:
+        raise ConfigError(f"cannot start: {words_of(error)}") from None
+    return CrashLoop(folder)
+
+
+def _checked(file: Path, spawned: Spawned | None) -> tuple[Loaded, PlantParts, Spawned | None]:
+    """Pre-flight of everything but the bundle.
 
     Raises:
         ConfigError: see `serve`.
@@ -90,8 +131,19 @@ def _prepared(file: Path, spawned: Spawned | None) -> "tuple[Loaded, First]":
     finally:
         if spawned is not None:
             spawned.discard()
+    return loaded, parts, given
+
+
+def _first(
+    file: Path, loaded: Loaded, parts: PlantParts, spawned: Spawned | None, crashes: CrashLoop
+) -> "First":
+    """The policy to start with.
+
+    Raises:
+        ConfigError: see `serve`.
+    """
     try:
-        return loaded, first_policy(loaded, parts, given, _load_code)
+        return first_policy(loaded, parts, spawned, _load_code, crashes)
     except BundleError as error:
         problem = bundle_problem(loaded, error)
         raise ConfigError(problem.text(str(file))) from None
@@ -107,15 +159,17 @@ def _load_code() -> None:
 class NoPolicy:
     """Proposes nothing, and says why."""
 
-    def __init__(self, n_u: int, why: str = "no bundle is configured", alarm: bool = False) -> None:
+    def __init__(
+        self, n_u: int, why: str = "no bundle is configured", code: ReasonCode | None = None
+    ) -> None:
         """Make the one proposal.
 
         Args:
             n_u: number of outputs.
             why: for people.
-            alarm: nobody wanted it so: each proposal carries a fault.
+            code: nobody wanted it so: each proposal carries this fault.
         """
-        faults = (Fault(ReasonCode.POLICY_ABSENT, text=why),) if alarm else ()
+        faults = () if code is None else (Fault(code, text=why),)
         self._proposal = Proposal(
             np.full(n_u, np.nan), ProposalStatus.ABSENT, text=why, faults=faults
         )
@@ -198,6 +252,7 @@ def first_policy(
     parts: PlantParts,
     spawned: Spawned | None = None,
     meanwhile: Callable[[], object] = lambda: None,
+    crashes: CrashLoop | None = None,
 ) -> First:
     """The policy to start with.
 
@@ -206,23 +261,30 @@ def first_policy(
     that ran last is started, verified like any other; where that is refused too, the heuristic
     drives. Both are told loudly. The version never goes down unasked.
 
+    With a bundle that took the runtime down again and again, the heuristic drives until somebody
+    has acknowledged that.
+
     Args:
         loaded: the configuration.
         parts: the plant.
         spawned: a process that waits for a policy; it is used or ended here.
         meanwhile: runs while the trial is under way.
+        crashes: knows which bundle that is.
 
     Raises:
         BundleError: the configured bundle is refused and none ever ran here.
         ConfigError: the folder of keys is missing.
     """
     section = loaded.config.bundle
+    counts = CrashCounts(crashes)
     try:
         if section is None:
-            return _without(loaded, parts, "no bundle is configured", "")
+            return counts.none(_without(loaded, parts, "no bundle is configured"))
         try:
             bundle = assemble.admit(loaded, parts, loaded.path(section.file))
-            trial, spawned = Trial(loaded, parts, bundle, spawned), None
+            if why := counts.barred(bundle):
+                return counts.none(_looped(loaded, parts, bundle, why))
+            trial, spawned = Trial(loaded, parts, counts.use(bundle), spawned), None
             try:
                 meanwhile()
             except BaseException:
@@ -239,14 +301,48 @@ def first_policy(
         raise refused
     told = f"{section.file}: {refused}"
     try:
-        found = Trial(loaded, parts, assemble.admit(loaded, parts, kept)).result()
+        bundle = assemble.admit(loaded, parts, kept)
+        if why := counts.barred(bundle):
+            return counts.none(_looped(loaded, parts, bundle, f"{told}; {why}"))
+        found = Trial(loaded, parts, counts.use(bundle)).result()
     except BundleError as error:
         why = f"the configured bundle is refused, and so is the one that ran here: {told}; {error}"
-        return _without(loaded, parts, why, f"{why}; the heuristic drives")
+        return counts.none(_without(loaded, parts, why, ReasonCode.POLICY_ABSENT))
     label = found.bundle.label if found.bundle else ""
     return replace(found, alarm=f"{told}; {label}, which ran here last, is used instead")
 
 
-def _without(loaded: Loaded, parts: PlantParts, why: str, alarm: str) -> First:
-    policy = NoPolicy(len(parts.outputs), why, alarm=bool(alarm))
+class CrashCounts:
+    """Which bundle a crash is counted for; without notes, none."""
+
+    def __init__(self, crashes: CrashLoop | None) -> None:
+        self._crashes = crashes
+
+    def barred(self, bundle: Bundle) -> str:
+        """Why `bundle` must not be started; empty when it may."""
+        return "" if self._crashes is None else self._crashes.barred(bundle.manifest_sha256)
+
+    def use(self, bundle: Bundle) -> Bundle:
+        """`bundle`, about to be tried."""
+        if self._crashes is not None:
+            self._crashes.use(Counted(digest=bundle.manifest_sha256, label=bundle.label))
+        return bundle
+
+    def none(self, first: First) -> First:
+        """`first`, which is no bundle."""
+        if self._crashes is not None:
+            self._crashes.use(Counted())
+        return first
+
+
+def _looped(loaded: Loaded, parts: PlantParts, bundle: Bundle, why: str) -> First:
+    """Nothing of the bundle is used, not even its monitors: any part of it may be the cause."""
+    return _without(loaded, parts, f"{bundle.label} is not started: {why}", ReasonCode.CRASH_LOOP)
+
+
+def _without(
+    loaded: Loaded, parts: PlantParts, why: str, code: ReasonCode | None = None
+) -> First:
+    alarm = "" if code is None else f"{why}; the heuristic drives"
+    policy = NoPolicy(len(parts.outputs), why, code)
     return First(None, assemble.make_gate(loaded.config, parts, None), policy, alarm)

@@ -2,6 +2,7 @@
 
 import os
 import socket
+from itertools import pairwise
 from math import inf
 
 import pytest
@@ -130,7 +131,7 @@ def test_a_slow_loop_is_alive_between_its_ticks_until_the_next_is_overdue(manage
         clock.now += 0.1
         health.waiting()
         fed += [clock.now] * heard(manager).count("WATCHDOG=1")
-    gaps = [b - a for a, b in zip(fed, fed[1:], strict=False)]
+    gaps = [b - a for a, b in pairwise(fed)]
     assert max(gaps) == pytest.approx(2.5, abs=0.11)
     assert fed[-1] == pytest.approx(100.0 + 2000.0, abs=2.7)  # then overdue: not one more
 
