@@ -19,7 +19,7 @@ CHECK_S = 120.0
 
 
 class Reload:
-    """Answers SIGHUP. `ask` may be called by a signal handler, `begin` by the loop between ticks."""
+    """Answers SIGHUP: `ask` belongs to the signal handler, `begin` to the loop between ticks."""
 
     def __init__(
         self, file: Path, digest: str, tell: Callable[[dict[str, object]], object]

@@ -38,7 +38,6 @@ from steadyhand.runtime.health import Health
 from steadyhand.runtime.spawn import Spawned
 from steadyhand.runtime.worker import PolicyProcess
 
-
 START_S = 180.0
 """Longest from the start of the process to the loop: the native code may have to be compiled."""
 
@@ -340,9 +339,7 @@ def _looped(loaded: Loaded, parts: PlantParts, bundle: Bundle, why: str) -> Firs
     return _without(loaded, parts, f"{bundle.label} is not started: {why}", ReasonCode.CRASH_LOOP)
 
 
-def _without(
-    loaded: Loaded, parts: PlantParts, why: str, code: ReasonCode | None = None
-) -> First:
+def _without(loaded: Loaded, parts: PlantParts, why: str, code: ReasonCode | None = None) -> First:
     alarm = "" if code is None else f"{why}; the heuristic drives"
     policy = NoPolicy(len(parts.outputs), why, code)
     return First(None, assemble.make_gate(loaded.config, parts, None), policy, alarm)
