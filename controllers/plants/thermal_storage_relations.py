@@ -4,13 +4,14 @@
     energy   E(t) = kept E(t - dt) - gain f: the tank's balance over one period
 
 Bounds are the errors that the safety filter reckons with (`thermal_storage_safety`), times `SURE`:
-an alarm must mean that the filter's own picture of the plant is wrong.
+an alarm must mean that the filter's own picture of the plant is wrong. What happened between two
+images is not known; there the worst case counts, whoever drove.
 """
 
 from math import nan
 
 from steadyhand.controllers.plants import scalars
-from steadyhand.controllers.plants.thermal_storage import ThermalStorage
+from steadyhand.controllers.plants.thermal_storage import PERIOD_S, ThermalStorage
 from steadyhand.controllers.plants.thermal_storage_parameters import ThermalStorageParameters
 from steadyhand.controllers.plants.thermal_storage_safety import (
     ENERGY_ERROR,
@@ -24,10 +25,8 @@ from steadyhand.controllers.trust.cross_check import Relation
 
 SURE = 4.0
 """How many times the declared error is no error any more."""
-COMMAND_DELAY_S = 300.0
-"""A new command acts so late at most, plant seconds: the flow before went on for that long."""
-LONGEST_STEP_S = 1800.0
-"""Images further apart are not compared: two periods."""
+LONGEST_STEP_S = 1.5 * PERIOD_S
+"""Images further apart are not compared: a whole period between them was not seen."""
 
 
 class PowerRelation:
@@ -78,8 +77,9 @@ class EnergyRelation:
     def residual(self, values: Vector, before: Vector | None, dt_s: float) -> tuple[float, float]:
         """Measured less expected energy, kWh.
 
-        The flow read now is the one that the last command leads to now. Over the period it was
-        another one before that command arrived, and where a limit that moves with the load cut it.
+        The flow read now is the one that the last command leads to now. Over the period it may have
+        been the one before, until that command arrived or another driver took over, or may have
+        been cut by a limit that moves with the load.
         """
         if before is None or not 0.0 < dt_s <= LONGEST_STEP_S:
             return nan, nan
@@ -87,14 +87,11 @@ class EnergyRelation:
         kept, gain_h = self._plant.hold(dt_s)
         expected = kept * float(before[self._energy]) - gain_h * flow
         hours = dt_s / HOUR_S
-        late_h = min(COMMAND_DELAY_S, dt_s) / HOUR_S
-        unknown = (
-            self._gauge_kwh
-            + self._drift_kw * hours
-            + abs(flow - float(before[self._flow])) * late_h
-            + abs(float(values[self._load]) - float(before[self._load])) * hours
+        error = self._gauge_kwh + self._drift_kw * hours
+        changed_kw = abs(flow - float(before[self._flow])) + abs(
+            float(values[self._load]) - float(before[self._load])
         )
-        return float(values[self._energy]) - expected, SURE * unknown
+        return float(values[self._energy]) - expected, SURE * error + changed_kw * hours
 
 
 def relations(parameters: ThermalStorageParameters) -> tuple[Relation, ...]:
