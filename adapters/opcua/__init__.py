@@ -10,4 +10,7 @@ feed.py          where observations come from: subscription.py, or cyclic reads
 fast_read.py     the read of every cycle: exchange.py, layout.py
 freshness.py     how old is a sample?
 tags.py          which node is which signal; settings.py: where, how secure, how patient
+
+and the other way round, a server of our own that lets nobody in by default: guarded_server.py,
+guarded_session.py, guarded_connection.py
 """
