@@ -18,6 +18,7 @@ from cryptography import x509
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 
+from steadyhand.adapters.secret_file import CREDENTIALS, exposed
 from steadyhand.controllers.catalogue import plant_kind
 from steadyhand.controllers.errors import BundleError, ConfigError, ModelError, SteadyhandError
 from steadyhand.controllers.heuristics.transfer import Transfer
@@ -252,14 +253,20 @@ def _word_fault(file: Path) -> str | None:
 
 
 def _secret_fault(file: Path) -> str | None:
+    if file.parts[:2] == ("/", "${" + CREDENTIALS + "}"):
+        return (
+            f"is a credential of the service, and there is no {CREDENTIALS} here: let systemd start "
+            f"it, or name the folder to look at it: {CREDENTIALS}=FOLDER steadyhand check ..."
+        )
     try:
-        mode = file.stat().st_mode
+        status = file.stat()
     except OSError as error:
         return f"cannot be read: {error.strerror}"
-    if not stat.S_ISREG(mode):
+    if not stat.S_ISREG(status.st_mode):
         return "is no regular file"
-    if mode & 0o077:
-        return f"has mode {stat.S_IMODE(mode):04o}: others could read it; chmod 600 it"
+    fault = exposed(file, status)
+    if fault:
+        return f"has {fault}"
     if not os.access(file, os.R_OK):
         return "cannot be read by this user"
     return None

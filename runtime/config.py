@@ -5,6 +5,7 @@ Nothing here opens a connection or a bundle: `check.py` looks at what the file p
 
 import hashlib
 import json
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -13,10 +14,11 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import ErrorDetails, PydanticCustomError
 
 from steadyhand.adapters.opcua.settings import INSECURE_WORD
+from steadyhand.adapters.secret_file import CREDENTIALS
 from steadyhand.controllers.errors import ConfigError
 from steadyhand.runtime.quantity import quantity
 from steadyhand.runtime.yaml_source import MAX_BYTES, Problem, Source, read_yaml
@@ -27,7 +29,26 @@ Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]{0,62}$")]
 SignalName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,62}$")]
 NodeText = Annotated[str, Field(min_length=1, max_length=512)]
 HostName = Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9.-]{0,252}[a-z0-9])?(:[0-9]{1,5})?$")]
-FileText = Annotated[str, Field(min_length=1, max_length=4096, pattern=r"^[^\x00]+$")]
+CREDENTIAL = "${" + CREDENTIALS + "}"
+"""How the name of a file begins that is a credential of the service."""
+
+
+def _only_credentials(text: str) -> str:
+    """Refuse a variable that would be taken for a folder's name, and a credential with folders."""
+    name = text.removeprefix(f"{CREDENTIAL}/")
+    if "${" in name or (name != text and ("/" in name or name in (".", ".."))):
+        raise refuse(
+            "CFG_FILE",
+            f"{text!r}: only {CREDENTIAL}/NAME is understood; other variables are not replaced",
+        )
+    return text
+
+
+FileText = Annotated[
+    str,
+    Field(min_length=1, max_length=4096, pattern=r"^[^\x00]+$"),
+    AfterValidator(_only_credentials),
+]
 Count = Annotated[int, Field(ge=1, le=100_000)]
 DAY_S = 86_400.0
 MIB = 2.0**20
@@ -97,13 +118,15 @@ class Security(Section):
     )
     mode: Literal["SignAndEncrypt"] = "SignAndEncrypt"
     certificate: FileText | None = Field(default=None, description="our certificate (DER or PEM)")
-    private_key: FileText | None = Field(default=None, description="our key, mode 0600")
+    private_key: FileText | None = Field(default=None, description="our key, mode 0600; may be ${CREDENTIALS_DIRECTORY}/NAME")
     trusted: list[FileText] = Field(
         default_factory=list, description="certificates of servers we trust, by file"
     )
     server_uri: NodeText = Field(description="application URI by which the plant is known")
     user: Annotated[str, Field(min_length=1, max_length=256)] | None = None
-    password_file: FileText | None = Field(default=None, description="file of mode 0600")
+    password_file: FileText | None = Field(
+        default=None, description="file of mode 0600; may be ${CREDENTIALS_DIRECTORY}/NAME"
+    )
     insecure_no_encryption: str | None = Field(
         default=None, description=f"only the word {INSECURE_WORD} switches encryption off"
     )
@@ -466,7 +489,14 @@ class Loaded:
     """SHA-256 of the effective configuration (defaults filled in), hexadecimal."""
 
     def path(self, text: str) -> Path:
-        """A file named in the configuration; relative names start at the configuration's folder."""
+        """A file named in the configuration; relative names start at the configuration's folder.
+
+        A name that begins with ${CREDENTIALS_DIRECTORY}/ is a credential that systemd gives the
+        service; where there is none it stays a name that no file has.
+        """
+        if text.startswith(f"{CREDENTIAL}/"):
+            folder = os.environ.get(CREDENTIALS) or f"/{CREDENTIAL}"
+            return Path(folder, text.removeprefix(f"{CREDENTIAL}/"))
         return (self.file.parent / text).resolve()
 
 

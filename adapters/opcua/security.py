@@ -16,6 +16,7 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import serialization
 
 from steadyhand.adapters.opcua.settings import Security
+from steadyhand.adapters.secret_file import exposed
 from steadyhand.controllers.errors import LinkError
 
 MAX_CHAIN = 5
@@ -84,9 +85,9 @@ def load_credentials(security: Security) -> Credentials | None:
 
 def _read_private(path: Path) -> bytes:
     try:
-        mode = path.stat().st_mode
-        if mode & 0o077:
-            raise LinkError(f"{path}: mode {mode & 0o777:04o} lets others read it: chmod 600")
+        fault = exposed(path, path.stat())
+        if fault:
+            raise LinkError(f"{path}: {fault}")
         return path.read_bytes()
     except OSError as error:
         raise LinkError(f"{path}: cannot be read: {error.strerror}") from None
