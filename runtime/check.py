@@ -255,8 +255,8 @@ def _word_fault(file: Path) -> str | None:
 def _secret_fault(file: Path) -> str | None:
     if file.parts[:2] == ("/", "${" + CREDENTIALS + "}"):
         return (
-            f"is a credential of the service, and there is no {CREDENTIALS} here: let systemd start "
-            f"it, or name the folder to look at it: {CREDENTIALS}=FOLDER steadyhand check ..."
+            f"is a credential of the service, and there is no {CREDENTIALS} here: systemd gives it "
+            f"to the service; elsewhere name its folder: {CREDENTIALS}=FOLDER steadyhand check ..."
         )
     try:
         status = file.stat()

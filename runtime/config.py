@@ -118,7 +118,9 @@ class Security(Section):
     )
     mode: Literal["SignAndEncrypt"] = "SignAndEncrypt"
     certificate: FileText | None = Field(default=None, description="our certificate (DER or PEM)")
-    private_key: FileText | None = Field(default=None, description="our key, mode 0600; may be ${CREDENTIALS_DIRECTORY}/NAME")
+    private_key: FileText | None = Field(
+        default=None, description="our key, mode 0600; may be ${CREDENTIALS_DIRECTORY}/NAME"
+    )
     trusted: list[FileText] = Field(
         default_factory=list, description="certificates of servers we trust, by file"
     )

@@ -14,6 +14,9 @@ _ONE_THREAD = dict.fromkeys(
     ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"), "1"
 )
 
+_OURS = frozenset(("CREDENTIALS_DIRECTORY", "NOTIFY_SOCKET", "WATCHDOG_PID", "WATCHDOG_USEC"))
+"""What the service manager tells us, and is no business of a policy."""
+
 
 class Spawned:
     """A child that waits for a policy. The kernel ends it with the thread that made this."""
@@ -35,7 +38,7 @@ class Spawned:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 pass_fds=(self.spec_fd, theirs.fileno()),
-                env=os.environ | _ONE_THREAD,
+                env={k: v for k, v in os.environ.items() if k not in _OURS} | _ONE_THREAD,
                 start_new_session=True,
             )
         except OSError:
