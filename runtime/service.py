@@ -11,7 +11,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from steadyhand.controllers.errors import (
     BundleError,
@@ -49,8 +49,8 @@ from steadyhand.runtime.replay import COMMAND
 from steadyhand.runtime.slot import Closable, PolicySlot
 from steadyhand.runtime.start import First, NoPolicy
 from steadyhand.runtime.swap import Swap
+from steadyhand.runtime.vitals import ServiceVitals, ends_of_validity
 from steadyhand.runtime.worker import PolicyProcess
-
 
 STOP_S = 20.0
 """Longest from the last tick to the end of the process: hand-back, log-out, journal, sockets."""
@@ -60,6 +60,9 @@ _DRIVERS = {
     Source.SAFE: "the safe set-point is held",
     Source.HANDS_OFF: "hands off, the plant has its own control",
 }
+
+if TYPE_CHECKING:
+    from steadyhand.runtime.panel.server import Panel
 
 
 class Service:
@@ -88,6 +91,8 @@ class Service:
         """Why another policy than the configured one drives; empty when it does not."""
         self.first = first
         """What it started with."""
+        self.bundle = first.bundle
+        """Whose policy proposes now."""
         self._open = ExitStack()
         self._stop: threading.Event | None = None
         self._swap: Swap | None = None
@@ -139,16 +144,21 @@ class Service:
         # the plant's beat is waited for two periods long, and then there is one more tick
         self.health.patience_s = 3.0 * wall_period_s + 1.0
         self.reload = Reload(self.loaded.file, self.loaded.digest, self.recorder.event)
+        self.vitals = self._make_vitals()
         self.metrics = Metrics(
             Identity(config.name, parts.kind.id, _bundle_id(bundle)),
             config.period,
             parts.kind.constraints(parts.parameters).names,
             wall_period_s,
             lambda: self.journal.report,
+            *self._shown_values(),
+            monitors=gate.names,
+            vitals=self.vitals,
         )
         self._open_metrics()
         self._open_operator()
-        self.link = assemble.make_link(self.loaded, parts)
+        self._open_panel()
+        self.link = self.vitals.link = assemble.make_link(self.loaded, parts)
         idle = Idle(self._between)
         self._hasten = idle.hasten
         loop_parts = Parts(
@@ -224,6 +234,28 @@ class Service:
             text = f"priority {priority} refused ({error.strerror}): ordinary scheduling"
             self.recorder.event({"event": "Realtime", "text": text})
 
+    def _shown_values(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Names of observations and outputs that the metrics may show."""
+        section = self.config.metrics
+        if section is None or not section.plant_values:
+            return (), ()
+        return self.plant.plant.observations.names, self.plant.outputs.names
+
+    def _make_vitals(self) -> ServiceVitals:
+        link, bundle = self.config.link, self.first.bundle
+        ends: dict[str, float] = {}
+        if isinstance(link, OpcUaLink):
+            security = assemble.opcua_settings(self.loaded, link).security
+            ends = ends_of_validity(security.certificate, security.trusted)
+        return ServiceVitals(
+            self.policy,
+            self.journal,
+            self.health,
+            ends,
+            lambda: self.alarm,
+            0.0 if bundle is None else bundle.manifest.not_after.timestamp(),
+        )
+
     def _open_metrics(self) -> None:
         self.metrics_server: MetricsServer | None = None
         section = self.config.metrics
@@ -239,6 +271,7 @@ class Service:
             token,
             self.recorder.event,
             self.metrics,
+            lambda: self.metrics.render(open_metrics=True),
         )
         self._open.callback(server.close)
         server.bind()  # whoever runs a plant without seeing it should know at once
@@ -247,6 +280,7 @@ class Service:
     def _open_operator(self) -> None:
         self.operator: OperatorServer | None = None
         self.desk = Desk()
+        self.vitals.refused = lambda: sum(list(self.desk.refused.values()))
         self.desk.starting(f"getting ready for {_address(self.config)}")
         self._open.callback(self.desk.close)
         section = self.config.operator
@@ -261,6 +295,25 @@ class Service:
         self.operator.open()
         self._open.callback(self.operator.close)
 
+    def _open_panel(self) -> None:
+        self.panel: Panel | None = None
+        section = self.config.panel
+        if section is None:
+            return
+        from steadyhand.runtime.panel.make import make_panel
+
+        self.panel = make_panel(
+            self.loaded,
+            section,
+            self.plant,
+            self.recorder,
+            self.desk,
+            lambda: self.journal.report,
+            lambda: self.bundle,
+        )
+        self._open.callback(self.panel.close)
+        self.panel.open()
+
     def _after_tick(self) -> None:
         """After each tick, outside its deadline."""
         tick = self.loop.last
@@ -273,7 +326,10 @@ class Service:
         self.health.status(self._words(tick))
         self._tell_worker()
         self._see_alarms(tick)
-        self.desk.publish(status(self, tick))
+        shown = status(self, tick)
+        self.desk.publish(shown)
+        if self.panel is not None:
+            self.panel.publish(shown)
         self._between()
 
     def _see_alarms(self, tick: Tick) -> None:
@@ -295,6 +351,8 @@ class Service:
 
     def _between(self) -> None:
         """Operator's commands and a finished swap; the loop is not in a tick."""
+        if self.panel is not None:
+            self.panel.alive()
         if self.desk.drain(self._handlers()):
             self._hasten()
         if self._swap is not None and self._swap.done:
@@ -504,11 +562,13 @@ class Service:
             ).start()
         old = self.policy.swap(made.policy, bundle.label)
         self.loop.parts = replace(self.loop.parts, gate=gate)
-        self._unproven = bundle
+        self._unproven = self.bundle = bundle
         self.alarm = ""
         self._warn(bundle)
         self.recorder.use_bundle(_bundle_id(bundle))
         self.metrics.bundle = _bundle_id(bundle)
+        self.vitals.bundle_not_after_s = bundle.manifest.not_after.timestamp()
+        self.vitals.swaps += 1
         self.recorder.event({"event": "Swapped", "code": "SWAP", "old": old, "new": bundle.label})
 
 
@@ -533,6 +593,7 @@ def introduction(service: Service) -> str:
         "mode": f"{config.modes.initial}{before}",
         "operator": socket or "none",
         "metrics": shown,
+        "panel": service.panel.url if service.panel is not None else "none",
         "journal": loaded.path(config.journal.directory),
     }
     head = "steadyhand runs; Ctrl-C or SIGTERM hands the plant back\n"

@@ -200,7 +200,7 @@ class View:
         return {
             "values": observation.values,
             "quality": observation.quality,
-            "age_s": observation.age_s,
+            "ages": observation.age_s,
             "applied": observation.applied,
             "proposed": None if proposal is None else proposal.action,
             "wanted": tick.wanted,
