@@ -11,6 +11,7 @@ import pwd
 import stat
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -223,7 +224,12 @@ def _key(file: Path) -> Any:  # noqa: ANN401  (any kind of private key)
     Raises:
         ValueError, TypeError, UnsupportedAlgorithm: it holds none that is not encrypted.
     """
-    content = file.read_bytes()
+    return _parsed(file.read_bytes())
+
+
+@lru_cache(maxsize=1)
+def _parsed(content: bytes) -> Any:  # noqa: ANN401
+    """A private key from bytes; kept for the next question, because proving one takes long."""
     if b"-----BEGIN" in content:
         return serialization.load_pem_private_key(content, password=None)
     return serialization.load_der_private_key(content, password=None)

@@ -18,6 +18,14 @@ _NOT_FINITE = re.compile(r"[+-]?(?:nan|inf(?:inity)?)\b", re.IGNORECASE)
 _NUMBER = re.compile(r"([+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)(.*)", re.DOTALL)
 
 
+_FACTORS: dict[str, dict[str, float]] = {
+    "s": {"ms": 1e-3, "min": 60.0, "h": 3600.0, "d": 86400.0},
+    "byte": {"kB": 1e3, "MB": 1e6, "GB": 1e9, "KiB": 2.0**10, "MiB": 2.0**20, "GiB": 2.0**30},
+}
+"""What configurations are full of. The registry of units takes longer to make than many a start
+may last; a test holds both against each other."""
+
+
 @cache
 def units() -> "UnitRegistry[float]":
     """The one registry of units; made on first use, because making it takes a moment."""
@@ -34,8 +42,6 @@ def magnitude(text: Any, unit: str) -> float:  # noqa: ANN401  (whatever stood i
     """
     if isinstance(text, bool) or not isinstance(text, str):
         raise ValueError(f"{text!r} has no unit; write a quantity such as '{_example(unit)}'")  # noqa: TRY004
-    from pint.errors import DimensionalityError, PintError
-
     plain = text.strip().replace(MINUS, "-", 1)
     found = _NUMBER.fullmatch(plain)
     if found is None:
@@ -51,13 +57,23 @@ def magnitude(text: Any, unit: str) -> float:  # noqa: ANN401  (whatever stood i
         raise ValueError(f"{text!r}: {name[:24]!r} is no unit; try '{_example(unit)}'")
     if not isfinite(value):
         raise ValueError(f"{text!r} is not finite")
+    factor = 1.0 if name == unit else _FACTORS.get(unit, {}).get(name)
+    converted = _converted(text, value, name, unit) if factor is None else value * factor
+    if not isfinite(converted):
+        raise ValueError(f"{text!r} is not finite in {unit}")
+    return converted
+
+
+def _converted(text: str, value: float, name: str, unit: str) -> float:
+    """`value` in `name` as a number of `unit`, by the registry of units."""
+    from pint.errors import DimensionalityError, PintError
+
     try:
-        converted = units().Quantity(value, name).to(unit).magnitude
+        return float(units().Quantity(value, name).to(unit).magnitude)
     except DimensionalityError:
         raise ValueError(f"{text!r} cannot be turned into {unit}: another dimension") from None
     except (PintError, AttributeError, TypeError, ValueError, SyntaxError) as error:
         raise ValueError(f"{text!r}: unknown unit {name!r}; try '{_example(unit)}'") from error
-    return float(converted)
 
 
 def same_dimension(first: str, second: str) -> bool:

@@ -138,6 +138,10 @@ class Service:
             kept, lambda text: self.recorder.event({"event": "AskedMode", "text": text})
         )
         opened.callback(self._asked.close)
+        # from here on this is the one runtime of the plant: it may connect, while the rest is made
+        self.link = assemble.make_link(self.loaded, parts)
+        opened.callback(self.link.close)
+        self.link.open()
         self.modes = assemble.make_modes(config, parts, asked)
         self.alarms = Alarms()
         wall_period_s = config.period / config.clock.time_scale
@@ -158,7 +162,7 @@ class Service:
         self._open_metrics()
         self._open_operator()
         self._open_panel()
-        self.link = self.vitals.link = assemble.make_link(self.loaded, parts)
+        self.vitals.link = self.link
         idle = Idle(self._between)
         self._hasten = idle.hasten
         loop_parts = Parts(
@@ -178,9 +182,8 @@ class Service:
         )
         clock = assemble.make_clock(config, self.link, idle)
         self.loop = Loop(loop_parts, clock, self._after_tick)
-        opened.callback(self.link.close)
-        self.link.open()
         opened.callback(self._drop_swap)
+        opened.callback(self.link.close)  # first of all: the plant is handed back
         self._told_ready = self._seen_plant = False
         if bundle is not None:
             self._warn(bundle)

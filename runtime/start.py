@@ -10,8 +10,8 @@ No step is left out for it: the service exists only once every check has passed.
 import signal
 import sys
 import threading
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
@@ -150,9 +150,28 @@ def _first(
 
 def _load_code() -> None:
     """What the service will need and what takes long to import."""
-    for name in ("trust.load", "safety.atacom"):
-        import_module(f"steadyhand.controllers.{name}")
+    with _without_scipy():
+        for name in ("trust.load", "safety.atacom", "safety.chain"):
+            import_module(f"steadyhand.controllers.{name}")
+        from steadyhand.controllers.safety.limits import all_finite
+
+        all_finite(np.zeros(1))  # the first call of native code loads what all of it needs
     import_module("steadyhand.runtime.service")
+
+
+@contextmanager
+def _without_scipy() -> Iterator[None]:
+    """Numba imports scipy's linear algebra where it finds it. No code of ours calls it, and a
+    machine at the edge does not have it; elsewhere it would be a tenth of the whole start.
+    """
+    absent = "scipy" not in sys.modules
+    if absent:
+        sys.modules["scipy"] = None  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        if absent:
+            del sys.modules["scipy"]
 
 
 class NoPolicy:
