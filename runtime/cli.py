@@ -24,7 +24,8 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
-    rich_markup_mode="markdown",
+    # without a terminal: plain lines that a log keeps whole, no boxes of 80 columns
+    rich_markup_mode="markdown" if sys.stderr.isatty() and sys.stdout.isatty() else None,
     epilog=EPILOG,
 )
 plant_app = typer.Typer(no_args_is_help=True, help="The plants that ship.")

@@ -173,6 +173,8 @@ class JournalReader:
             if row is not None and TICK_HEAD.unpack_from(row[0])[0] == sequence:
                 return segment, segment.layout.decode(row[0])
         first, last = self.span()
+        if last < first:
+            raise JournalError("there is no tick in the journal yet: run the loop first")
         raise JournalError(f"no tick {sequence} in the journal: it holds {first} to {last}")
 
     def span(self) -> tuple[int, int]:

@@ -2,6 +2,7 @@
 
 import errno
 import json
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,6 +12,7 @@ from typing import Any
 from rich.console import Console
 
 from steadyhand.controllers.errors import FileError
+from steadyhand.runtime.folders import folder_fault
 
 _NO_WIDTH = 100_000
 """Columns of a pipe or a file: as many as a line needs."""
@@ -38,6 +40,25 @@ def show(data: Any, as_json: bool, text: Any) -> None:  # noqa: ANN401  (any JSO
         console().print(text, markup=False, soft_wrap=True)
     else:
         console().print(text)
+
+
+def must_write(path: Path) -> None:
+    """Before long work: could a result be written to `path` at its end? Makes nothing.
+
+    Raises:
+        FileError: it could not.
+    """
+    if path.is_dir():
+        raise FileError(f"{path}: that is a folder; name a file in it")
+    if path.exists():
+        if not os.access(path, os.W_OK):
+            raise FileError(f"{path}: cannot be written by this user; name another file")
+        return
+    if not path.parent.is_dir():
+        raise FileError(f"{path}: there is no folder {path.parent}; make it first")
+    fault = folder_fault(path.parent)
+    if fault:
+        raise FileError(f"{path}: {fault}")
 
 
 @contextmanager

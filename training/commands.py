@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from steadyhand.runtime.terminal import console
+from steadyhand.runtime.terminal import console, must_write, named_file
 
 Seed = Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Same seed, same weights.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print data instead of text.")]
@@ -52,6 +52,11 @@ def train(
     from steadyhand.training.thermal_release import release, train_and_save
 
     _only_thermal(plant)
+    for folder_of_result in (weights.parent, folder, key.parent):  # before the minutes, not after
+        with named_file(folder_of_result):
+            folder_of_result.mkdir(parents=True, exist_ok=True)
+    must_write(weights)
+    must_write(folder / "thermal_storage.shb")
     stages = train_and_save(weights, seed, quick)
     data = release(weights, folder, key, stages, quick)
     _show(data, as_json)

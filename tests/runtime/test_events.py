@@ -6,7 +6,7 @@ import pytest
 
 from steadyhand.controllers.frames import Fault, Source
 from steadyhand.controllers.reasons import ReasonCode
-from steadyhand.runtime.events import EFFECTS, Severity, Situation, describe, effect_of
+from steadyhand.runtime.events import EFFECTS, Severity, Situation, describe, detail, effect_of
 
 
 @pytest.mark.parametrize("code", list(ReasonCode))
@@ -110,3 +110,14 @@ def test_a_safe_set_point_that_is_not_written_leaves_only_the_plant():
 )  # fmt: skip
 def test_one_line_for_people(fault, text):
     assert describe(fault, "too old") == text
+
+
+@pytest.mark.parametrize("code", list(ReasonCode))
+def test_a_signal_is_named_once(code):
+    """Links begin their text with the signal, and so do alarms."""
+    text = describe(Fault(code, "valve", 1.0, 2.0, "valve: somebody wrote 5"), "an alarm")
+    assert text == "an alarm (valve) value 1 limit 2: somebody wrote 5"
+    assert describe(Fault(code, text="valve: x"), "an alarm") == "an alarm: valve: x"
+    assert detail("valve", "valve: x") == "x"
+    assert detail("valve", "valves: x") == "valves: x"
+    assert detail("", ": x") == ": x"

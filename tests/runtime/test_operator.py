@@ -694,7 +694,7 @@ def test_a_socket_of_another_kind_is_not_removed(folder):
 @pytest.mark.parametrize(
     ("path", "change", "why"),
     [
-        ("x" * 120, {}, "longer than 107 bytes"),
+        ("x" * 120, {}, "longer than the 107 bytes"),
         ("missing/s", {}, "No such file"),
         ("missing/s", {"group_id": 0}, "for group root"),
         ("missing/s", {"group_id": 2**31 - 7}, "for group 2147483641"),

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from steadyhand.controllers.errors import ConfigError
-from steadyhand.runtime.terminal import console, named_file
+from steadyhand.runtime.terminal import console, must_write, named_file
 from steadyhand.training.bench.goals import GOALS, find
 from steadyhand.training.bench.machine import realtime_permitted
 from steadyhand.training.bench.report import run_goals, tables
@@ -44,6 +44,8 @@ def bench(
     wanted = [find(word) for word in goals] if goals else list(GOALS)
     if realtime and not realtime_permitted():
         raise ConfigError("bench: --realtime: this user may not enter the real-time class")
+    if out is not None:
+        must_write(out)
     command = shlex.join(["steadyhand", *sys.argv[1:]])
     out_console = console(stderr=as_json)
     report = run_goals(

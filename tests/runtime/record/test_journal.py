@@ -347,3 +347,10 @@ def test_ticks_that_do_not_fit_degrade_the_record_until_the_end(tmp_path, count)
     events = [event.data for event in JournalReader(tmp_path / "j").events()]
     (told,) = [data for data in events if data.get("code") == "AUDIT_MISFIT"]
     assert told["tick"] == 2
+
+
+def test_a_journal_without_ticks_says_so(tmp_path):
+    with Journal(tmp_path / "j", fresh_recorder(), QUICK):
+        pass
+    with pytest.raises(JournalError, match="there is no tick in the journal yet"):
+        JournalReader(tmp_path / "j").tick(0)

@@ -1,0 +1,51 @@
+"""Whoever gives a command right after the start gets an answer at once, and can try again."""
+
+import time
+
+import pytest
+
+from steadyhand.controllers.errors import RequestError
+from steadyhand.runtime.operator_client import OperatorClient
+from tests.support.loop_rig import ASK_EVERY_S, until
+
+
+@pytest.mark.parametrize("command", ["status", "mode"])
+def test_from_the_start_on_every_command_is_answered_at_once(rig, command):
+    made = rig(time_scale=3000.0, initial="off")
+    socket = made.folder / "var" / "operator.sock"
+    made.start_runtime()
+    arguments = {"mode": "full", "reason": "first"} if command == "mode" else {}
+    codes = []
+
+    def answered():
+        assert made.runtime.poll() is None, made.said.read_text()
+        time.sleep(ASK_EVERY_S)
+        try:
+            with OperatorClient(socket, 15.0) as client:
+                client.call(command, **arguments)
+        except RequestError as error:
+            codes.append(error.code)
+            return False
+        return True
+
+    until(answered, what=f"an answer to {command}", instead=lambda: codes[-5:])
+    assert set(codes) <= {"NOT_RUNNING", "STARTING"}, "never a time-out"
+    if command == "mode":
+        until(lambda: made.status().get("mode") == "full", what="the mode that was asked for")
+
+
+def test_the_port_of_the_metrics_is_taken(rig):
+    import socket
+
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        changes = {"listen: 127.0.0.1:9464": f"listen: 127.0.0.1:{port}"}
+        made = rig(time_scale=3000.0, bundle=None, changes=changes)
+        made.start_runtime()
+        assert made.runtime.wait(60.0) == 78
+        said = made.said.read_text()
+        assert f"listen=127.0.0.1:{port}" in said
+        assert "another port" in said
+        assert "Traceback" not in said
+        assert made.policy_pid() is None
+    assert made.writes() == []
