@@ -41,17 +41,32 @@ def way_back(now: Status) -> Iterator[str]:
         yield f"The link to the plant comes up; it is {now['link']} now and is tried by itself."
     elif not now["granted"]:
         yield "The plant grants control; that is done at the plant."
-    situation = _situation(now)
-    for alarm in now["alarms"]:
-        effect = EFFECTS[ReasonCode(alarm["code"]), situation]
-        if alarm["active"] and effect.demand > Source.POLICY:
-            yield f"{alarm['code']} ends. To do: {alarm['action']}."
+    first, others = _present(now)
+    if first is not None:
+        yield f"{first['code']} ends. To do: {first['action']}."
+    if others:
+        yield f"Also present, perhaps because of it: {', '.join(others)}; these end, too."
     for code in now["latched"]:
         yield f"{code} is acknowledged by a person, once its cause is gone."
     if now["mode"] in DRIVING_MODES and not now["trusted"]:
         yield f"The gate trusts the policy; it is in state {now['gate']} now."
     clean, needed = now["clean"]
     yield f"Then {needed} ticks in a row without any of this; {min(clean, needed)} so far."
+
+
+def _present(now: Status) -> tuple[Mapping[str, Any] | None, list[str]]:
+    """The alarm that keeps the policy out, the first cause if it is there, and the other codes."""
+    situation = _situation(now)
+    present = [
+        alarm
+        for alarm in now["alarms"]
+        if alarm["active"] and EFFECTS[ReasonCode(alarm["code"]), situation].demand > Source.POLICY
+    ]
+    if not present:
+        return None, []
+    cause = now["why"]["code"] if now["why"] else ""
+    first = next((alarm for alarm in present if alarm["code"] == cause), present[0])
+    return first, [str(alarm["code"]) for alarm in present if alarm is not first]
 
 
 def _situation(now: Status) -> Situation:

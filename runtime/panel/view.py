@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, is_dataclass
 from datetime import datetime
-from math import isfinite
+from math import inf, isfinite
 from typing import Any
 
 from steadyhand.controllers.frames import Source
@@ -215,6 +215,7 @@ class View:
             },
             "filter": None if certified is None else now["filter"],
             "limits": [] if certified is None else self._limits(tick),
+            "reached_s": inf if certified is None else certified.report.time_to_boundary_s,
         }
 
     def _limits(self, tick: TickRecord) -> list[dict[str, Any]]:

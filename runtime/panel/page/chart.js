@@ -99,7 +99,7 @@ function chartsOf(columns) {
 function visible() {
   const newest = rows.length ? rows[rows.length - 1][0] : 0;
   const oldest = rows.length ? rows[0][0] : 0;
-  const span = Math.min(view.seconds, Math.max(60, newest - oldest));
+  const span = Math.min(view.seconds, Math.max(30, newest - oldest));
   view.to = newest;
   view.from = newest - span;
   return rows.filter((row) => row[0] >= view.from && row[0] <= view.to);
@@ -113,6 +113,9 @@ export function draw() {
   readOut(seen);
   tools.table();
 }
+
+// Height of the small letters in a chart, and all that hangs on it.
+const em = () => 0.72 * parseFloat(getComputedStyle(document.documentElement).fontSize);
 
 const shapeOf = (node) => {
   const box = node.getBoundingClientRect();
@@ -140,11 +143,11 @@ function makeChart(spec) {
   const plot = svg("rect", { class: "plot" });
   const curves = spec.series.map((_, i) => svg("path", { class: i ? "curve second" : "curve" }));
   const line = svg("line", { class: "cursor", visibility: "hidden" });
-  const high = svg("text", { class: "scale", x: LEFT + 3, y: 11 });
+  const high = svg("text", { class: "scale", x: LEFT + 3 });
   const low = svg("text", { class: "scale", x: LEFT + 3 });
   const picture = svg("svg", { role: "img" }, plot, ...curves.reverse(), line, high, low);
   hover(picture);
-  const second = spec.series.length > 1 ? " (dashed: proposed by the policy)" : "";
+  const second = spec.series.length > 1 ? " (dashed: the policy's proposal)" : "";
   const box = el("div", { class: "trend" },
     el("div", { class: "line" },
       el("span", {}, spec.title, el("span", { class: "soft", text: second })), now),
@@ -165,7 +168,7 @@ function rangeOf(chart, seen) {
   }
   if (low > high) return [0, 1];
   const room = Math.max((high - low) * 0.08, Math.abs(high) * 0.005, 1e-6);
-  return [low - room, high + room];
+  return [low >= 0 ? Math.max(0, low - room) : low - room, high + room];
 }
 
 function drawChart(chart, seen) {
@@ -179,7 +182,8 @@ function drawChart(chart, seen) {
   chart.series.forEach(([, column], i) => {
     put(chart.curves[i], { d: path(seen, column, x, y, width) });
   });
-  put(chart.low, { y: bottom - 4 });
+  put(chart.high, { y: top + em() });
+  put(chart.low, { y: bottom - 0.35 * em() });
   say(chart.high, number(high, 3));
   say(chart.low, number(low, 3));
   const last = seen.length ? seen[seen.length - 1][chart.series[0][1]] : NaN;
@@ -245,7 +249,7 @@ function makeBand() {
 function drawBand(seen) {
   const { width, height } = shapeOf(band.picture);
   const x = across(width);
-  const tall = height - 34;
+  const tall = height - 3.1 * em();
   const shapes = [];
   const shares = new Map();
   for (let i = 0; i < seen.length;) {
@@ -266,17 +270,17 @@ function drawBand(seen) {
 }
 
 function drawAxis(seen, x, width, tall) {
-  const count = Math.max(2, Math.min(9, Math.floor(width / 110)));
+  const count = Math.max(2, Math.min(9, Math.floor(width / (9.5 * em()))));
   const marks = [];
   for (let i = 0; i <= count; i += 1) {
     const at = view.from + ((view.to - view.from) * i) / count;
     const row = nearest(seen, at);
     const anchor = i === 0 ? "start" : i === count ? "end" : "middle";
     const text = (words, y) => svg("text", { class: "scale", x: x(at), y, "text-anchor": anchor, text: words });
-    marks.push(svg("line", { class: "grid", x1: x(at), x2: x(at), y1: 0, y2: tall + 5 }),
-      text(clock(at), tall + 17));
+    marks.push(svg("line", { class: "grid", x1: x(at), x2: x(at), y1: 0, y2: tall + 0.4 * em() }),
+      text(clock(at), tall + 1.55 * em()));
     const near = row && Math.abs(row[0] - at) < 2 * Math.max(plant.wall_period_s, 1);
-    if (near) marks.push(text(`plant ${plantTime(row[1])}`, tall + 30));
+    if (near) marks.push(text(`plant ${plantTime(row[1])}`, tall + 2.75 * em()));
   }
   band.axis.replaceChildren(...marks);
 }

@@ -1,7 +1,7 @@
 // Bars: how near the limits, what is sent, how far the policy is trusted.
 
 import { $, el, put, say, sign, svg } from "./dom.js";
-import { capital, number, plain, quantity } from "./words.js";
+import { capital, duration, number, plain, quantity, share } from "./words.js";
 
 const WIDE = 1000;
 const HIGH = 14;
@@ -23,6 +23,7 @@ function gauge(parent, title, ...shapes) {
 // -- limits ---------------------------------------------------------------------------------------
 
 let limits = [];
+let reached = null;
 
 export function makeLimits(plant) {
   const parent = $("limits");
@@ -34,13 +35,17 @@ export function makeLimits(plant) {
     const made = gauge(parent, capital(plain(row.name)), keep, fill, edge);
     return { ...made, row, keep, fill };
   });
-  parent.append(el("p", {
+  reached = el("p", { class: "soft" });
+  parent.append(reached, el("p", {
     class: "note soft",
     text: "A full bar is the limit. The shaded end is the distance kept from it.",
   }));
 }
 
 export function showLimits(state) {
+  say(reached, Number.isFinite(state.reached_s ?? NaN)
+    ? `If it goes on like this, the distance kept is used up in ${duration(state.reached_s)} of plant time.`
+    : "");
   limits.forEach((bar, i) => {
     const now = state.limits?.[i];
     const known = now && now.left !== null;
@@ -129,20 +134,20 @@ export function makeTrust(plant) {
     return { ...gauge(parent, title, fill), fill };
   };
   confidence = bar("Confidence");
-  monitors = plant.monitors.map((name) => bar(`Doubt: ${plain(name)}`));
+  monitors = plant.monitors.map((name) => bar(`Monitor: ${plain(name)}`));
 }
 
 export function showTrust(state) {
   const trust = state.trust;
   const sure = trust?.confidence ?? null;
   put(confidence.fill, { width: sure === null ? 0 : within(sure, 0, 1) * WIDE });
-  say(confidence.value, sure === null ? "unknown" : number(sure, 3));
+  say(confidence.value, share(sure));
   say(confidence.note, trust
     ? `${trust.trusted ? "trusted" : "not trusted"}; the gate is in state ${trust.gate}`
     : "not judged yet");
   put(confidence.meter, {
     "aria-valuemin": 0, "aria-valuemax": 1, "aria-valuenow": sure ?? 0,
-    "aria-valuetext": sure === null ? "unknown" : number(sure, 3),
+    "aria-valuetext": share(sure),
   });
   monitors.forEach((bar, i) => {
     const score = trust?.scores?.[i] ?? null;
@@ -150,7 +155,7 @@ export function showTrust(state) {
     put(bar.fill, {
       class: `fill ${high ? "warning" : ""}`, width: score === null ? 0 : within(score, 0, 1) * WIDE,
     });
-    const text = score === null ? "not scored" : number(score, 3);
+    const text = score === null ? "not scored" : `${share(score)} of 1`;
     say(bar.value, text);
     say(bar.note, high ? "▲ at 1 or above: the policy is not trusted" : "");
     put(bar.meter, {

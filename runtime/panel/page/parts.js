@@ -2,7 +2,7 @@
 
 import { $, el, facts, put, remake, say, sign } from "./dom.js";
 import {
-  SOURCES, capital, day, duration, moment, number, plain, plantTime, unit,
+  SOURCES, capital, day, driver, duration, moment, number, plain, plantTime, unit,
 } from "./words.js";
 
 const ANSWERS = {
@@ -26,7 +26,7 @@ export function showControl(state, answer, elapsed) {
   if (!state || state.tick === null) return;
   const asked = state.asked === state.mode ? "" : ` (before the restart: ${state.asked})`;
   facts($("control-facts"), [
-    ["Since", `${moment(state.since_wall_s)}, for ${duration(elapsed)}`
+    ["Since", `${moment(state.since_wall_s)}${answer === "unknown" ? ", as far as is known" : `, for ${duration(elapsed)}`}`
       + ` (plant time ${plantTime(state.since_plant_s)})`],
     ["Mode", `${state.mode}${asked}`],
     ["Plant", `link ${state.link.state}, control ${state.link.granted ? "granted" : "not granted"}`],
@@ -55,8 +55,10 @@ const wallOf = (plantS, state, plant) =>
 
 export function showAlarms(state, plant, actions) {
   const alarms = (state.alarms ?? []).map((alarm) => ({
-    ...alarm, at: moment(Math.round(wallOf(alarm.since_s, state, plant))),
-  }));
+    ...alarm,
+    at: moment(Math.round(wallOf(alarm.since_s, state, plant))),
+    first: alarm.code === state.why?.code,
+  })).sort((a, b) => b.first - a.first);
   const groups = [
     ["Present now", alarms.filter((a) => !a.shelved && a.active)],
     ["Gone, waits to be acknowledged", alarms.filter((a) => !a.shelved && !a.active)],
@@ -91,7 +93,9 @@ function alarmItem(alarm, actions) {
     }),
   ];
   return el("li", {},
-    el("p", { class: "head" }, sign(alarm.severity), el("span", { text: capital(alarm.text) })),
+    el("p", { class: "head" }, sign(alarm.severity),
+      alarm.first ? el("span", { class: "first", text: "first cause" }) : null,
+      el("span", { text: capital(alarm.text) })),
     el("p", { class: "todo", text: `Since ${alarm.at}. ${capital(alarm.action)}.` }),
     el("p", { class: "todo" }, el("code", { text: alarm.code }),
       alarm.latched ? " stays until acknowledged" : ""),
@@ -114,8 +118,7 @@ function shelfItem(shelf, actions) {
 const open = new Set();
 
 export function showDecisions(decisions) {
-  const kept = new Set(decisions.map((item) => item.tick));
-  for (const tick of open) if (!kept.has(tick)) open.delete(tick);
+  if (open.size && decisions.length) return; // whoever reads one is not to lose it
   remake($("decisions"), decisions, () => decisions.length
     ? decisions.map(decision) : el("p", { class: "quiet", text: "None yet." }));
 }
@@ -123,12 +126,12 @@ export function showDecisions(decisions) {
 function decision(item) {
   const change = item.changed_from
     ? `${SOURCES[item.changed_from]} → ${SOURCES[item.source]}` : SOURCES[item.source];
-  const sent = item.lines.find(([stage]) => stage === "sent")?.[1] ?? "";
+  const sent = item.lines.find(([stage]) => stage === "sent")?.[1].replace(/, as command .*/, "") ?? "";
   const summary = el("summary", { "data-key": `tick-${item.tick}` },
     el("span", { text: moment(item.wall_s) }),
     el("span", { class: "soft", text: `tick ${item.tick}` }),
     item.changed_from ? el("strong", { text: change }) : el("span", { text: change }),
-    el("span", { class: "soft", text: `sent ${sent}` }));
+    el("span", { class: "soft", text: sent === "nothing" ? "nothing sent" : `sent ${sent}` }));
   const lines = item.lines.flatMap(([stage, words]) =>
     [el("dt", { text: stage }), el("dd", { text: words })]);
   const box = el("details", { class: "decision", open: open.has(item.tick) }, summary,
@@ -146,7 +149,7 @@ export function showEvents(state) {
     el("tbody", {}, ...events.map((event) => el("tr", {},
       el("td", { class: "number", text: moment(event.wall_s) }),
       el("td", {}, ["warning", "alarm", "critical"].includes(event.severity)
-        ? sign(event.severity) : null, " ", event.text),
+        ? sign(event.severity) : null, " ", driver(event.text)),
       el("td", { text: event.actor })))))) : el("p", { class: "quiet", text: "Nothing yet." }));
 }
 

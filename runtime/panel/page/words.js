@@ -12,6 +12,9 @@ export function number(value, significant = 4) {
   return digits.get(significant).format(value).replace("-", "\u2212");
 }
 
+export const share = (value) =>
+  (value === null || value === undefined || !Number.isFinite(value) ? "unknown" : value.toFixed(2));
+
 export const unit = (name) => (name === "degC" ? "°C" : name === "1" ? "" : name);
 
 export const quantity = (value, name, significant = 4) => {
@@ -27,7 +30,7 @@ export function duration(seconds) {
   const s = Math.max(0, seconds);
   if (s < 10) return `${s.toFixed(s < 1 ? 1 : 0)} s`;
   if (s < 60) return `${Math.floor(s)} s`;
-  if (s < 3600) return `${Math.floor(s / 60)} min ${two(s % 60)} s`;
+  if (s < 3600) return `${Math.floor(s / 60)} min${s % 60 ? ` ${two(s % 60)} s` : ""}`;
   if (s < 86400) return `${Math.floor(s / 3600)} h ${two((s % 3600) / 60)} min`;
   return `${Math.floor(s / 86400)} d ${Math.floor((s % 86400) / 3600)} h`;
 }
@@ -69,6 +72,11 @@ export function plain(name, unitName = "") {
 }
 
 export const capital = (text) => text.charAt(0).toUpperCase() + text.slice(1);
+
+// "FALLBACK -> POLICY: why" as the journal has it, in the words of the page.
+export const driver = (text) => text.replace(/^([A-Z_]+) -> ([A-Z_]+)(?=:)/, (all, from, to) =>
+  (from.toLowerCase() in SOURCES && to.toLowerCase() in SOURCES
+    ? `${capital(SOURCES[from.toLowerCase()])} → ${SOURCES[to.toLowerCase()]}` : all));
 
 export const SOURCES = {
   policy: "policy",
