@@ -53,15 +53,15 @@ Count = Annotated[int, Field(ge=1, le=100_000)]
 DAY_S = 86_400.0
 MIB = 2.0**20
 SHORTEST_PERIOD_S = 1e-3
-Period = quantity("s", 1e-3, DAY_S)
-Request = quantity("s", 1e-3, 600.0)
+Period: Any = quantity("s", 1e-3, DAY_S)
+Request: Any = quantity("s", 1e-3, 600.0)
 """Of a request over a network: none is answered in less than the smallest value."""
-Answer = quantity("s", 1e-4, 600.0)
+Answer: Any = quantity("s", 1e-4, 600.0)
 """The policy's answer: its fastest takes some ten microseconds, and a process switch."""
-PlantTime = quantity("s", 1e-3, 30.0 * DAY_S)
-Memory = quantity("byte", 256.0 * MIB, 2.0**40)
+PlantTime: Any = quantity("s", 1e-3, 30.0 * DAY_S)
+Memory: Any = quantity("byte", 256.0 * MIB, 2.0**40)
 """Of the policy's process: the inference engine alone takes most of the smallest value."""
-SegmentSize = quantity("byte", MIB, 2.0**40)
+SegmentSize: Any = quantity("byte", MIB, 2.0**40)
 
 
 class Section(BaseModel):
