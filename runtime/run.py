@@ -3,6 +3,7 @@
 The process of the policy is started first of all; it imports the model's runtime meanwhile.
 """
 
+import gc
 import sys
 from pathlib import Path
 from typing import NoReturn
@@ -23,6 +24,7 @@ def run(file: Path, max_ticks: int | None = None, quiet: bool = False) -> None:
     Raises:
         ConfigError: the start is refused.
     """
+    gc.disable()  # importing makes a million objects that stay; the loop collects from then on
     spawned: Spawned | None
     try:
         spawned = Spawned()

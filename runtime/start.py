@@ -7,6 +7,7 @@ not need.
 No step is left out for it: the service exists only once every check has passed.
 """
 
+import gc
 import signal
 import sys
 import threading
@@ -157,6 +158,7 @@ def _load_code() -> None:
 
         all_finite(np.zeros(1))  # the first call of native code loads what all of it needs
     import_module("steadyhand.runtime.service")
+    gc.freeze()  # all this stays; to go through it once more costs as much as a library
 
 
 @contextmanager
