@@ -402,8 +402,9 @@ class Service:
         if tick.source is Source.POLICY:
             words = f"{self.policy.label} drives, confidence {tick.verdict.confidence:.2f}"
         else:
-            alarm = EFFECTS[modes.cause.code, modes.situation].alarm
-            words = f"{_DRIVERS[tick.source]}: {modes.cause.code}: {describe(modes.cause, alarm)}"
+            cause = modes.why(False)[0]
+            alarm = EFFECTS[cause.code, modes.situation].alarm
+            words = f"{_DRIVERS[tick.source]}: {cause.code}: {describe(cause, alarm)}"
         tail = f"; {audit.text}" if audit is not None else ""
         return f"{words}; mode {modes.mode}{tail}"
 
