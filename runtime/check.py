@@ -40,6 +40,8 @@ from steadyhand.runtime.folders import folder_fault
 from steadyhand.runtime.operator_socket import socket_fault
 from steadyhand.runtime.panel.access import read_people
 from steadyhand.runtime.quantity import same_dimension
+from steadyhand.runtime.scada.people import TrustFolder
+from steadyhand.runtime.scada.people import read_people as read_users
 from steadyhand.runtime.yaml_source import Path as FieldPath
 from steadyhand.runtime.yaml_source import Problem
 
@@ -58,7 +60,7 @@ def check(file: Path, bundle: bool = True) -> tuple[Loaded | None, list[Problem]
     if not isinstance(loaded, Loaded):
         return None, loaded
     problems = [*_plant(loaded), *_link_files(loaded), *_places(loaded), *_people(loaded)]
-    problems += _panel(loaded)
+    problems += [*_panel(loaded), *_scada(loaded)]
     if not problems:
         problems += _assembly(loaded)
     if bundle:
@@ -155,6 +157,53 @@ def _link_files(loaded: Loaded) -> Iterator[Problem]:
         ((*where, "trusted", i), name, _certificate_fault)
         for i, name in enumerate(security.trusted)
     ]
+    yield from _files(loaded, where, files, security.certificate, security.private_key)
+
+
+def _scada(loaded: Loaded) -> Iterator[Problem]:
+    """Certificates and users of our own OPC UA server."""
+    section = loaded.config.scada
+    if section is None or section.insecure_no_encryption is not None:
+        return
+    where: FieldPath = ("scada",)
+    files: list[tuple[FieldPath, str | None, Callable[[Path], str | None]]] = [
+        ((*where, "certificate"), section.certificate, _own_certificate_fault),
+        ((*where, "private_key"), section.private_key, _key_fault),
+        ((*where, "trusted"), section.trusted, _trust_fault),
+        ((*where, "users_file"), section.users_file, _users_fault),
+    ]
+    yield from _files(loaded, where, files, section.certificate, section.private_key)
+
+
+def _trust_fault(folder: Path) -> str | None:
+    if not folder.is_dir():
+        return "no folder; put the certificates of the SCADA clients there"
+    try:
+        TrustFolder(folder)
+    except ConfigError as error:
+        return f"in it, {error}"
+    return None
+
+
+def _users_fault(file: Path) -> str | None:
+    fault = _secret_fault(file)
+    if fault:
+        return fault
+    try:
+        users = read_users(file)
+    except ConfigError as error:
+        return str(error)
+    return None if users else "names nobody; add somebody with steadyhand scada user"
+
+
+def _files(
+    loaded: Loaded,
+    where: FieldPath,
+    files: list[tuple[FieldPath, str | None, Callable[[Path], str | None]]],
+    certificate: str | None,
+    private_key: str | None,
+) -> Iterator[Problem]:
+    """Each file by what is wrong with it; where nothing is, certificate and key by each other."""
     found = False
     for path, name, fault_of in files:
         if name is None:
@@ -163,11 +212,11 @@ def _link_files(loaded: Loaded) -> Iterator[Problem]:
         if fault:
             found = True
             yield _problem(loaded, path, f"{name}: {fault}", "CFG_FILE")
-    if not found and security.certificate is not None and security.private_key is not None:
-        certificate = _certificates(loaded.path(security.certificate))[0]
-        if certificate.public_key() != _key(loaded.path(security.private_key)).public_key():
+    if not found and certificate is not None and private_key is not None:
+        shown = _certificates(loaded.path(certificate))[0].public_key()
+        if shown != _key(loaded.path(private_key)).public_key():
             text = (
-                f"{security.private_key}: is not the key of {security.certificate}; "
+                f"{private_key}: is not the key of {certificate}; "
                 "name the two that were made together"
             )
             yield _problem(loaded, (*where, "private_key"), text, "CFG_FILE")

@@ -381,6 +381,62 @@ class Panel(Section):
         return self
 
 
+class Scada(Section):
+    """OPC UA server of the runtime's own, for SCADA clients. Secure unless the long word says not.
+
+    `steadyhand scada certificate` and `steadyhand scada user` make the files.
+    """
+
+    listen: str = "127.0.0.1:4841"
+    allow_remote: bool = Field(default=False, description="needed for any other than loopback")
+    certificate: FileText | None = Field(default=None, description="ours (DER or PEM)")
+    private_key: FileText | None = Field(default=None, description="its key, mode 0600")
+    trusted: FileText | None = Field(
+        default=None, description="folder of the client certificates that are let in"
+    )
+    users_file: FileText | None = Field(
+        default=None, description="users with their roles, mode 0600"
+    )
+    sessions: Annotated[int, Field(ge=1, le=64)] = Field(
+        default=8, description="clients at the same time"
+    )
+    insecure_no_encryption: str | None = Field(
+        default=None, description=f"only the word {INSECURE_WORD} lets anyone in"
+    )
+
+    @model_validator(mode="after")
+    def _closed(self) -> "Scada":
+        if not _loopback_only(self.listen, "4841") and not self.allow_remote:
+            raise refuse(
+                "CFG_LISTEN",
+                f"listen={self.listen!r} can be reached from outside: use 127.0.0.1, or set "
+                "allow_remote",
+            )
+        if self.insecure_no_encryption is not None:
+            if self.insecure_no_encryption != INSECURE_WORD:
+                raise refuse(
+                    "CFG_SECURITY",
+                    f"insecure_no_encryption={self.insecure_no_encryption!r}: "
+                    f"only the word {INSECURE_WORD} is understood; better: remove the line",
+                )
+            if self.users_file:
+                raise refuse(
+                    "CFG_SECURITY",
+                    "a password over an unencrypted channel could be read by anyone; "
+                    "remove users_file or insecure_no_encryption",
+                )
+            return self
+        needed = ("certificate", "private_key", "trusted", "users_file")
+        missing = [key for key in needed if getattr(self, key) is None]
+        if missing:
+            raise refuse(
+                "CFG_SECURITY",
+                f"a server that lets only the right people in needs {', '.join(missing)}; "
+                "see docs/scada.md",
+            )
+        return self
+
+
 class Operator(Section):
     """Control socket."""
 
@@ -409,6 +465,7 @@ class Config(Section):
     metrics: Metrics | None = None
     panel: Panel | None = None
     operator: Operator | None = None
+    scada: Scada | None = None
 
     @model_validator(mode="after")
     def _ports(self) -> "Config":

@@ -276,6 +276,20 @@ _ROWS: Mapping[ReasonCode, _Row] = {
         "free space on the journal's disk",
     ),
     ReasonCode.TASK_DIED: (_HOLD, _ALARM, 0, "a part control depends on died", "restart"),
+    ReasonCode.SCADA_DOWN: (
+        _POLICY,
+        _WARNING,
+        0,
+        "the OPC UA server for SCADA does not run",
+        "none at once, it starts again by itself; the runtime's log says why it failed",
+    ),
+    ReasonCode.SCADA_INSECURE: (
+        _POLICY,
+        _WARNING,
+        0,
+        "anyone on the network may command this loop over OPC UA",
+        "give the server and its clients certificates; see docs/scada.md",
+    ),
 }
 
 _TRUST_ONLY = frozenset(

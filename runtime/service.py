@@ -46,6 +46,7 @@ from steadyhand.runtime.operator_people import OperatorSettings
 from steadyhand.runtime.recorder import Recorder
 from steadyhand.runtime.reload import Reload
 from steadyhand.runtime.replay import COMMAND
+from steadyhand.runtime.scada.server import ScadaServer
 from steadyhand.runtime.slot import Closable, PolicySlot
 from steadyhand.runtime.start import First, NoPolicy
 from steadyhand.runtime.swap import Swap
@@ -162,6 +163,7 @@ class Service:
         self._open_metrics()
         self._open_operator()
         self._open_panel()
+        self._open_scada()
         self.vitals.link = self.link
         idle = Idle(self._between)
         self._hasten = idle.hasten
@@ -317,6 +319,23 @@ class Service:
         self._open.callback(self.panel.close)
         self.panel.open()
 
+    def _open_scada(self) -> None:
+        self.scada: ScadaServer | None = None
+        section = self.config.scada
+        if section is None:
+            return
+        from steadyhand.runtime.scada.make import make_scada
+
+        self.scada = make_scada(
+            self.loaded, section, self.recorder, self.desk, lambda: self.bundle, self._heartbeats
+        )
+        self._open.callback(self.scada.close)
+        self.scada.open()
+
+    def _heartbeats(self) -> tuple[int, int]:
+        """Ours and the plant's; -1 where the link has none."""
+        return getattr(self.link, "heartbeats", (-1, -1))
+
     def _after_tick(self) -> None:
         """After each tick, outside its deadline."""
         tick = self.loop.last
@@ -333,10 +352,13 @@ class Service:
         self.desk.publish(shown)
         if self.panel is not None:
             self.panel.publish(shown)
+        if self.scada is not None:
+            self.scada.publish(shown)
         self._between()
 
     def _see_alarms(self, tick: Tick) -> None:
-        groups = (tick.faults, tick.verdict.faults, tick.sent.faults)
+        own = () if self.scada is None else self.scada.faults
+        groups = (tick.faults, tick.verdict.faults, tick.sent.faults, own)
         modes = self.modes
         for ended in self.alarms.update(groups, modes.latches, modes.situation, tick.now_s):
             self._tell_shelf("ShelfExpired", ended, ended.owner)
@@ -598,6 +620,7 @@ def introduction(service: Service) -> str:
         "operator": socket or "none",
         "metrics": shown,
         "panel": service.panel.url if service.panel is not None else "none",
+        "scada": service.scada.url if service.scada is not None else "none",
         "journal": loaded.path(config.journal.directory),
     }
     head = "steadyhand runs; Ctrl-C or SIGTERM hands the plant back\n"

@@ -1,6 +1,7 @@
 """One TCP connection to our server: bounded in what it sends, asks per second and leaves unread."""
 
 import asyncio
+import socket
 import time
 from typing import Any
 
@@ -65,15 +66,19 @@ class Connection(OPCUAProtocol):  # type: ignore[misc]  # untyped library
 
     @property
     def stale(self) -> bool:
-        """Is it open for nothing, its session closed or its certificate no longer trusted?"""
+        """Is it open for nothing: its session closed, its certificate or its user let go?"""
         session = None if self.processor is None else self.processor.session
         if session is None:
             return False
         if session.state is SessionState.Closed:
             return True
+        if not self.named:
+            return False
         trust = self.iserver.trust
         certificate = self.processor._connection.security_policy.peer_certificate
-        return self.named and trust is not None and not trust.trusts(certificate)
+        if trust is not None and not trust.trusts(certificate):
+            return True
+        return not self.iserver.still(session.user)
 
     async def _process_one_msg(self, header: Any, buf: Any) -> bool:  # noqa: ANN401
         """One request; whoever asks too fast is read slower."""
@@ -99,6 +104,8 @@ class Listener(BinaryServer):  # type: ignore[misc]  # untyped library
     """Makes connections of our kind and looks after them."""
 
     _look_task: "asyncio.Task[None] | None" = None
+    listening: socket.socket | None = None
+    """A bound socket, instead of host and port."""
 
     def _make_protocol(self) -> Connection:
         return Connection(
@@ -111,7 +118,12 @@ class Listener(BinaryServer):  # type: ignore[misc]  # untyped library
 
     async def start(self) -> None:
         """Listen."""
-        await super().start()
+        if self.listening is None:
+            await super().start()
+        else:
+            loop = asyncio.get_running_loop()
+            self._server = await loop.create_server(self._make_protocol, sock=self.listening)
+            self.cleanup_task = asyncio.create_task(self._close_task_loop())
         self._look_task = asyncio.create_task(self._look())
 
     async def stop(self) -> None:

@@ -14,6 +14,8 @@ and subscriptions, and keeps whatever is sent to it. Here:
 - connections, requests, subscriptions, queues and answers not read have limits.
 """
 
+import asyncio
+import socket
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -27,6 +29,8 @@ from asyncua.crypto.permission_rules import PermissionRuleset, User, UserRole
 from asyncua.crypto.security_policies import SecurityPolicyFactory, SecurityPolicyNone
 from asyncua.server.internal_server import InternalServer
 from asyncua.server.server import Server
+from cryptography import x509
+from cryptography.hazmat.primitives import serialization
 
 from steadyhand.adapters.opcua.guarded_connection import Listener
 from steadyhand.adapters.opcua.guarded_session import GuardedSession
@@ -143,6 +147,8 @@ class _Transport(TransportLimits):  # type: ignore[misc]  # untyped library
 class GuardedInternals(InternalServer):  # type: ignore[misc]  # untyped library
     """The server behind the wire: guarded sessions, nobody registers anything."""
 
+    time_task: Any
+
     def __init__(
         self,
         users: Users,
@@ -150,6 +156,7 @@ class GuardedInternals(InternalServer):  # type: ignore[misc]  # untyped library
         limits: ServerLimits,
         call: Call | None = None,
         told: Callable[[str, str], None] = tell_nobody,
+        still: Callable[[User], bool] = lambda user: True,
     ) -> None:
         """Set the library's own limits.
 
@@ -159,11 +166,13 @@ class GuardedInternals(InternalServer):  # type: ignore[misc]  # untyped library
             limits: what clients may take.
             call: carries out method calls; None: the library does.
             told: hears of logins, refusals and logouts: event and text.
+            still: may a user who is logged in still be here?
         """
         self.trust = trust
         self.shares = limits
         self.on_call = call
         self.told = told
+        self.still = still
         super().__init__(user_manager=users)
         self.allow_remote_admin = False
         self.max_connections = limits.connections
@@ -175,6 +184,15 @@ class GuardedInternals(InternalServer):  # type: ignore[misc]  # untyped library
         self.max_monitored_item_queue_size = limits.queue
         self.max_lifetime_count = 1000
         self.max_keep_alive_count = 1000
+
+    async def stop(self) -> None:
+        """End at once: the library's clock would be waited for up to a second."""
+        if self.time_task is not None:
+            self.time_task.cancel()
+            with suppress(asyncio.CancelledError):
+                await self.time_task
+            self.time_task = None
+        await super().stop()
 
     def create_session(
         self,
@@ -225,6 +243,18 @@ class GuardedInternals(InternalServer):  # type: ignore[misc]  # untyped library
         return found
 
 
+def _certificate(content: bytes) -> x509.Certificate:
+    if b"-----BEGIN" in content:
+        return x509.load_pem_x509_certificate(content)
+    return x509.load_der_x509_certificate(content)
+
+
+def _private_key(content: bytes) -> Any:  # noqa: ANN401
+    if b"-----BEGIN" in content:
+        return serialization.load_pem_private_key(content, password=None)
+    return serialization.load_der_private_key(content, password=None)
+
+
 class GuardedServer(Server):  # type: ignore[misc]  # untyped library
     """asyncua server, closed by default."""
 
@@ -235,6 +265,7 @@ class GuardedServer(Server):  # type: ignore[misc]  # untyped library
         private_key: Path | None,
         *,
         insecure: bool = False,
+        listening: socket.socket | None = None,
     ) -> None:
         """Prepare; `init` loads, `start` listens.
 
@@ -243,7 +274,9 @@ class GuardedServer(Server):  # type: ignore[misc]  # untyped library
             certificate: DER or PEM, ours.
             private_key: its key.
             insecure: also offer the unencrypted endpoint and anonymous users, on somebody's word.
+            listening: a bound socket to listen on, instead of the endpoint's address.
         """
+        self._listening = listening
         self._files = (certificate, private_key)
         self._insecure = insecure
         super().__init__(iserver=internals)
@@ -268,8 +301,8 @@ class GuardedServer(Server):  # type: ignore[misc]  # untyped library
         await super().init(shelf_file)
         certificate, private_key = self._files
         if certificate is not None and private_key is not None:
-            await self.load_certificate(certificate)
-            await self.load_private_key(private_key)
+            self.iserver.certificate = _certificate(certificate.read_bytes())
+            self.iserver.private_key = _private_key(private_key.read_bytes())
         names = ua.object_ids.ObjectIds
         prefix = "Server_ServerCapabilities_OperationLimits_Max"
         for name in vars(names):
@@ -292,6 +325,7 @@ class GuardedServer(Server):  # type: ignore[misc]  # untyped library
         host, port = self._get_bind_socket_info()
         self.bserver: Listener | None = Listener(self.iserver, host, port, self.limits)
         self.bserver.set_policies(self._policies)
+        self.bserver.listening = self._listening
         try:
             await self.bserver.start()
         except OSError:

@@ -81,6 +81,12 @@ class OpcUaLink:
         return self._board.snapshot.state
 
     @property
+    def heartbeats(self) -> tuple[int, int]:
+        """Ours, as last handed over, and the plant's, as last seen; -1 where there is none."""
+        worker = self._worker
+        return self._heartbeat, -1 if worker is None else worker.plant_beat
+
+    @property
     def connects(self) -> int:
         """How often the link has come up since it was opened."""
         return 0 if self._worker is None else self._worker.connects

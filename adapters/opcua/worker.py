@@ -9,6 +9,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
+from math import isnan, nan
 
 from asyncua import ua
 
@@ -91,6 +92,13 @@ class Worker:
         """Number of the last command of which it is known what became of it."""
         self.settled_s = self.turned_s
         """When that was."""
+
+    @property
+    def plant_beat(self) -> int:
+        """The plant's heartbeat, as last seen; -1 where there is none."""
+        plant = self._plant
+        beat = nan if plant is None else plant.signs.beat
+        return -1 if isnan(beat) else int(beat)
 
     # the loop thread's side
 

@@ -23,8 +23,9 @@ from typing import Any
 from asyncua import ua
 from asyncua.server.server import Server
 
+from steadyhand.adapters.opcua.units import unit_information
 from steadyhand.adapters.sim.plant_runner import PlantRunner
-from steadyhand.adapters.sim.ua_values import Stamp, make_variant, stamped, unit_information
+from steadyhand.adapters.sim.ua_values import Stamp, make_variant, stamped
 from steadyhand.controllers.frames import Observation, Quality
 from steadyhand.controllers.signals import Signal
 

@@ -1,4 +1,4 @@
-"""From our numbers to OPC UA values: variants of a wanted type, units, time stamps."""
+"""From our numbers to OPC UA values: variants of a wanted type, time stamps."""
 
 from datetime import datetime, timedelta
 from math import isfinite
@@ -8,22 +8,6 @@ from asyncua import ua
 
 Stamp: TypeAlias = float | datetime | str | None
 """A rule for a time stamp: seconds of offset, a fixed time, "none", or None for the normal one."""
-
-UNIT_CODES = {"kW": "KWT", "kWh": "KWH", "degC": "CEL", "h": "HUR", "s": "SEC", "%": "P1"}
-"""UNECE Recommendation 20 common codes, as OPC 10000-8 wants them in EUInformation."""
-
-
-def unit_information(unit: str) -> ua.EUInformation:
-    """EUInformation whose display name is our unit; the id is the UNECE code's characters."""
-    code = UNIT_CODES.get(unit)
-    number = -1 if code is None else int.from_bytes(code.encode("ascii"), "big")
-    return ua.EUInformation(
-        NamespaceUri="http://www.opcfoundation.org/UA/units/un/cefact",
-        UnitId=number,
-        DisplayName=ua.LocalizedText(unit),
-        Description=ua.LocalizedText(unit),
-    )
-
 
 _INTEGERS = {
     ua.VariantType[name]

@@ -1,0 +1,266 @@
+"""One life of the server, in its thread's event loop: address space, images, method calls."""
+
+import asyncio
+import logging
+import socket
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from asyncua import ua
+from asyncua.common.utils import ServiceError
+from asyncua.crypto.permission_rules import User, UserRole
+
+from steadyhand.adapters.opcua.guarded_server import GuardedInternals, GuardedServer, ServerLimits
+from steadyhand.controllers.errors import RequestError
+from steadyhand.runtime.record import TickRecord
+from steadyhand.runtime.scada import methods
+from steadyhand.runtime.scada.people import load_certificate
+from steadyhand.runtime.scada.snapshot import (
+    NO_TICKS,
+    STALE_AFTER,
+    STARTING,
+    STOPPING,
+    Told,
+    aged,
+    readings,
+    service_level,
+)
+from steadyhand.runtime.scada.space import Reading, Space
+
+if TYPE_CHECKING:
+    from steadyhand.runtime.scada.server import ScadaServer
+
+_COMMAND_TEXTS = ("Actor", "Command", "Code", "Text")
+PRODUCT_URI = "urn:steadyhand"
+APPLICATION_URI = "urn:steadyhand:runtime"
+"""Where we have no certificate that says otherwise."""
+
+
+class Serving:
+    """The server's nodes and what happens on them."""
+
+    def __init__(self, owner: "ScadaServer", listening: socket.socket) -> None:
+        """Prepare.
+
+        Args:
+            owner: settings, people, desk and what the loop said.
+            listening: a bound socket; ours to close.
+        """
+        settings = owner.settings
+        self._owner = owner
+        self._listening = listening
+        limits = ServerLimits(
+            connections=2 * settings.sessions,
+            unnamed_per_host=settings.sessions,
+            requests_per_s=200.0,
+            message_bytes=1 << 18,
+            unread_bytes=1 << 20,
+            nodes_per_request=1000,
+            subscriptions=4 * settings.sessions,
+            subscriptions_per_session=8,
+            items_per_subscription=1000,
+            fastest_s=0.1,
+        )
+        self._server = GuardedServer(
+            GuardedInternals(
+                self,
+                owner.trust,
+                limits,
+                call=self.call,
+                told=owner.tell,
+                still=lambda user: owner.role_of(str(user.name)) is not None,
+            ),
+            settings.certificate,
+            settings.private_key,
+            insecure=settings.insecure,
+            listening=listening,
+        )
+        self._space = Space(self._server)
+        self._shown: Told | None = None
+        self._stale = False
+        self._level = -1
+
+    async def start(self) -> None:
+        """Make the address space and listen."""
+        owner, server = self._owner, self._server
+        # its library tells every bad request of every client; we count and cut them instead
+        logging.getLogger("asyncua.server").setLevel(logging.CRITICAL)
+        server.set_endpoint(owner.url)
+        server.name = f"steadyhand {owner.site.name}"
+        server.product_uri = PRODUCT_URI
+        await server.init()
+        await server.set_application_uri(self._application_uri())
+        await server.set_build_info(
+            PRODUCT_URI, "steadyhand", "steadyhand", owner.site.version, "", datetime.now(UTC)
+        )
+        signals = owner.site.layout
+        await self._space.build(owner.site.name, signals.outputs, signals.observations)
+        await self._say(STARTING, "starting: the loop has not ticked yet")
+        await server.start()
+
+    async def stop(self) -> None:
+        """Say so, and hang up on everybody."""
+        await self._say(STOPPING, "the runtime stops")
+        await self._set(ua.ObjectIds.Server_ServerStatus_State, ua.ServerState.Shutdown, "Int32")
+        await self._server.stop()
+        self._listening.close()
+
+    def _application_uri(self) -> str:
+        """As our certificate names us."""
+        from cryptography import x509
+
+        file = self._owner.settings.certificate
+        if file is None:
+            return APPLICATION_URI
+        names = load_certificate(file).extensions.get_extension_for_class(
+            x509.SubjectAlternativeName
+        )
+        uris = names.value.get_values_for_type(x509.UniformResourceIdentifier)
+        return uris[0] if uris else APPLICATION_URI
+
+    # -- images ------------------------------------------------------------------------------------
+
+    async def look(self) -> None:
+        """Show what the loop said last, if that is new, or that it has said nothing for long."""
+        owner, told = self._owner, self._owner.told
+        if told is None:
+            return
+        if told is not self._shown:
+            self._shown, self._stale = told, False
+            level = service_level(told.status)
+            made = readings(told, self._record(told), owner.site, owner.bundle(), level)
+            await self._space.show(made, datetime.fromtimestamp(told.wall_s, UTC))
+            await self._serve_level(level)
+            return
+        site = owner.site
+        patience_s = STALE_AFTER * site.period_s / site.time_scale + 1.0
+        if not self._stale and time.monotonic() - told.monotonic_s > patience_s:
+            self._stale = True
+            made = aged(readings(told, self._record(told), site, owner.bundle(), NO_TICKS))
+            await self._space.show(made, datetime.fromtimestamp(told.wall_s, UTC))
+            text = f"no tick for {patience_s:.0f} s: values are the last usable ones"
+            await self._say(NO_TICKS, text)
+
+    def _record(self, told: Told) -> TickRecord | None:
+        """The record of the loop's last word; None if it could not be made."""
+        recorder = self._owner.recorder
+        bodies, _, _ = recorder.ticks.peek(max(0, told.head - 1), 1)
+        if not bodies:
+            return None
+        record = recorder.layout.decode(bodies[0])
+        return record if record.sequence == told.status["tick"] else None
+
+    async def _say(self, level: int, text: str) -> None:
+        shown = {
+            "Health.Level": Reading(level),
+            "Health.Text": Reading(text),
+            "Health.CertificateExpires": Reading(self._owner.site.certificate_expires),
+            "Plant": Reading(self._owner.site.plant),
+            "Version": Reading(self._owner.site.version),
+            "PeriodSeconds": Reading(self._owner.site.period_s),
+        }
+        if level == STARTING:
+            shown |= {f"LastCommand.{name}": Reading("") for name in _COMMAND_TEXTS}
+        await self._space.show(shown, datetime.now(UTC))
+        await self._serve_level(level)
+
+    async def _serve_level(self, level: int) -> None:
+        if level != self._level:
+            self._level = level
+            await self._set(ua.ObjectIds.Server_ServiceLevel, level, "Byte")
+
+    async def _set(self, number: int, value: Any, kind: str) -> None:  # noqa: ANN401
+        node = self._server.get_node(ua.NodeId(number))
+        await node.write_value(ua.Variant(value, getattr(ua.VariantType, kind)))
+
+    # -- people ------------------------------------------------------------------------------------
+
+    def get_user(
+        self,
+        iserver: Any,  # noqa: ANN401  (the library's signature)
+        username: str | None = None,
+        password: str | None = None,
+        certificate: bytes | None = None,
+    ) -> User | None:
+        """Who logs in."""
+        del iserver
+        from steadyhand.runtime.scada.server import ANONYMOUS
+
+        people = self._owner.people
+        try:
+            if username is not None:
+                found = None if people is None else people.by_password(username, password or "")
+            else:
+                found = None
+                if people is not None and certificate:
+                    found = people.by_certificate(certificate)
+                if found is None and self._owner.settings.insecure:
+                    return User(UserRole.User, ANONYMOUS)
+        except PermissionError:
+            raise ServiceError(ua.StatusCodes.BadTooManyOperations) from None
+        return None if found is None else User(UserRole.User, found.name)
+
+    # -- methods -----------------------------------------------------------------------------------
+
+    async def call(self, user: User, requests: Sequence[Any]) -> list[Any]:
+        """Carry out the calls of one request, one after the other."""
+        results = []
+        for request in requests:
+            result = await self._call(user, request)
+            missing = len(request.InputArguments or ()) - len(result.InputArgumentResults)
+            result.InputArgumentResults += [ua.StatusCode()] * missing
+            results.append(result)
+        return results
+
+    async def _call(self, user: User, request: Any) -> Any:  # noqa: ANN401
+        bound = self._space.methods.get((request.ObjectId, request.MethodId))
+        if bound is None:
+            known = request.ObjectId in self._server.iserver.aspace
+            status = ua.StatusCodes.BadMethodInvalid if known else ua.StatusCodes.BadNodeIdUnknown
+            return methods.no_method("no such method on that object", status)
+        name, owner = str(user.name), self._owner
+        role = owner.role_of(name)
+        actor, command = f"scada:{name}", bound.method.command
+        code = "OK"
+        try:
+            if role is None:
+                raise RequestError("DENIED", f"{name} has no role here any more")
+            arguments = methods.arguments_of(bound, request.InputArguments)
+            if command == "swap":
+                arguments["file"] = self._bundle_file(arguments["file"])
+            assert owner.callers is not None  # noqa: S101  (made with this life)
+            answer = await asyncio.get_running_loop().run_in_executor(
+                owner.callers, owner.desk.call, command, arguments, actor, role
+            )
+            result, text = methods.done(answer)
+        except methods.Wrong as wrong:
+            owner.desk.count("ARGUMENTS")
+            code, text, result = "ARGUMENTS", wrong.text, methods.unfit(wrong)
+        except RequestError as error:
+            code, text, result = error.code, error.message, methods.refused(error)
+        await self._space.show(
+            {
+                "LastCommand.Time": Reading(datetime.now(UTC)),
+                "LastCommand.Actor": Reading(actor),
+                "LastCommand.Command": Reading(bound.path),
+                "LastCommand.Code": Reading(code),
+                "LastCommand.Text": Reading(text),
+            },
+            datetime.now(UTC),
+        )
+        return result
+
+    def _bundle_file(self, name: str) -> str:
+        """A bundle by its bare name; a name from the network never leads anywhere else.
+
+        Raises:
+            Wrong: it is more than a name, or there is no folder of bundles.
+        """
+        folder = self._owner.settings.bundles
+        if folder is None or Path(name).name != name or name.startswith("."):
+            where = "no bundle is configured" if folder is None else f"a file's name in {folder}"
+            raise methods.Wrong(ua.StatusCodes.BadInvalidArgument, f"File: {where}, without a path")
+        return str(folder / name)
