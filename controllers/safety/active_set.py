@@ -11,7 +11,8 @@ only in the sign of a multiplier and in a_i^2 on the diagonal of J R^-1 J' + A^2
 zero without any number growing. Method: Goldfarb and Idnani, "A numerically stable dual method
 for solving strictly convex quadratic programs", Math. Programming 27 (1983).
 
-Kernels that call each other stand in this one file: numba's cache looks at no other.
+Kernels that call each other stand in this one file: numba's cache looks at no other. They divide as
+numpy does: what is no number then fails the check of the finished answer.
 """
 
 from enum import IntEnum
@@ -40,7 +41,12 @@ _CHECKED = 1e-9
 _ROUNDING = 1e-12
 """What may be off in a row for no other reason than the size of the numbers it is summed from."""
 _PASSES = 3
-"""Passes of the final solve: one, and two that refine it."""
+"""Passes of the final solve of strained rows: one, and two that refine it."""
+_STRAINED = 100.0
+"""Multiplier times length of a row, in units of u, beyond which rounding is taken out.
+
+What the path leaves in u is some 1e-16 of the largest: up to here far below `_VIOLATED`.
+"""
 _EXACT = 1e-10
 """a_i^2 below this share of the row's length^2 counts as zero: it costs digits, moves nothing."""
 _NEGLIGIBLE = 1e-200
@@ -55,10 +61,10 @@ _DEPENDENT = 1e-12
 
 _ADDED, _NEVER, _SPARE = -1, -2, -3
 # Rows of the `vectors` buffer: one number per active row, and two per row of the problem.
-_MULTIPLIER, _SOFT, _STEP, _OFFSET, _LENGTH2, _GRIP = range(6)
+_MULTIPLIER, _SOFT, _STEP, _OFFSET, _LENGTH2 = range(5)
 
 
-@njit(cache=True)
+@njit(cache=True, error_model="numpy")
 def _reach(
     normals: Matrix,
     factor: Matrix,
@@ -103,7 +109,7 @@ def _reach(
     return pivot, diagonal
 
 
-@njit(cache=True)
+@njit(cache=True, error_model="numpy")
 def _forget(
     normals: Matrix,
     factor: Matrix,
@@ -126,7 +132,7 @@ def _forget(
         factor[j, j] = sqrt(max(pivot, _DEPENDENT * diagonal))
 
 
-@njit(cache=True)
+@njit(cache=True, error_model="numpy")
 def _refine(
     r_inv: Vector,
     normals: Matrix,
@@ -161,14 +167,28 @@ def _refine(
             u[a] -= r_inv[a] * normals[j, a] * vectors[_STEP, j]
 
 
-@njit(cache=True)
+@njit(cache=True, error_model="numpy")
+def _strained(vectors: Matrix, index: Index, r_inv: Vector, m: int, q: int) -> bool:
+    """Are multipliers so large that they may cancel in u?"""
+    n = r_inv.shape[0]
+    for j in range(q):
+        row = index[0, j]
+        length2 = vectors[_LENGTH2, row] if row < m else r_inv[(row - m) % n]
+        if not abs(vectors[_MULTIPLIER, j]) * sqrt(length2) <= _STRAINED:
+            return True
+    return False
+
+
+@njit(cache=True, error_model="numpy")
 def _finish(
     u_nom: Vector,
     r_inv: Vector,
     normals: Matrix,
     factor: Matrix,
     vectors: Matrix,
+    index: Index,
     u: Vector,
+    m: int,
     q: int,
 ) -> None:
     """Solve the active rows once more from u_nom, so that no rounding of the path is left."""
@@ -178,9 +198,11 @@ def _finish(
         vectors[_MULTIPLIER, j] = 0.0
     for _ in range(_PASSES):
         _refine(r_inv, normals, factor, vectors, u, q)
+        if not _strained(vectors, index, r_inv, m, q):
+            break
 
 
-@njit(cache=True)
+@njit(cache=True, error_model="numpy")
 def _most_violated(
     J: Matrix,
     c: Vector,
@@ -220,7 +242,7 @@ def _most_violated(
     return pick
 
 
-@njit(cache=True)
+@njit(cache=True, error_model="numpy")
 def _pin(lo: Vector, hi: Vector, u: Vector, index: Index, m: int) -> None:
     """Put inputs on their active bounds exactly, and inside all the others."""
     n = u.shape[0]
@@ -231,7 +253,7 @@ def _pin(lo: Vector, hi: Vector, u: Vector, index: Index, m: int) -> None:
             u[a] = hi[a]
 
 
-@njit(cache=True)
+@njit(cache=True, error_model="numpy")
 def _holds(
     J: Matrix,
     c: Vector,
@@ -260,7 +282,17 @@ def _holds(
     return True
 
 
-@njit(cache=True)
+@njit(cache=True, error_model="numpy")
+def _gripless(row: Vector, offset: float, lo: Vector, hi: Vector) -> bool:
+    """Can no input of the box move the row?"""
+    reach, middle = 0.0, offset
+    for a in range(row.shape[0]):
+        reach += abs(row[a]) * (hi[a] - lo[a])
+        middle += row[a] * 0.5 * (lo[a] + hi[a])
+    return reach <= _GRIPLESS * abs(middle)
+
+
+@njit(cache=True, error_model="numpy")
 def _load(
     pick: int,
     J: Matrix,
@@ -276,8 +308,11 @@ def _load(
     m, n = J.shape
     vectors[_MULTIPLIER, q] = 0.0
     if pick < m:
+        grip = 1.0
+        if _gripless(J[pick], c[pick], lo, hi):
+            grip, vectors[_LENGTH2, pick] = 0.0, soft[pick]
         for a in range(n):
-            normals[q, a] = J[pick, a] * vectors[_GRIP, pick]
+            normals[q, a] = grip * J[pick, a]
         vectors[_OFFSET, q] = c[pick]
         exact = soft[pick] <= _EXACT * vectors[_LENGTH2, pick] + _NEGLIGIBLE
         vectors[_SOFT, q] = 0.0 if exact else soft[pick]
@@ -293,7 +328,7 @@ def _load(
         vectors[_OFFSET, q] = -hi[pick - m - n]
 
 
-@njit(cache=True)
+@njit(cache=True, error_model="numpy")
 def _raise(
     r_inv: Vector,
     two_sided: Mask,
@@ -344,7 +379,7 @@ def _raise(
     return leaving
 
 
-@njit(cache=True)
+@njit(cache=True, error_model="numpy")
 def _add(
     r_inv: Vector,
     two_sided: Mask,
@@ -374,26 +409,18 @@ def _add(
     return 2, q, steps
 
 
-@njit(cache=True)
-def _measure(
-    r_inv: Vector, J: Matrix, c: Vector, soft: Vector, lo: Vector, hi: Vector, vectors: Matrix
-) -> None:
-    """Length of every row in the metric, softness included, and whether the box can move it."""
+@njit(cache=True, error_model="numpy")
+def _measure(r_inv: Vector, J: Matrix, soft: Vector, vectors: Matrix) -> None:
+    """Length of every row in the metric, softness included."""
     m, n = J.shape
     for i in range(m):
         length2 = 0.0
-        reach = 0.0
-        middle = c[i]
         for a in range(n):
             length2 += J[i, a] * r_inv[a] * J[i, a]
-            reach += abs(J[i, a]) * (hi[a] - lo[a])
-            middle += J[i, a] * 0.5 * (lo[a] + hi[a])
-        grip = 0.0 if reach <= _GRIPLESS * abs(middle) else 1.0
-        vectors[_GRIP, i] = grip
-        vectors[_LENGTH2, i] = grip * length2 + soft[i]
+        vectors[_LENGTH2, i] = length2 + soft[i]
 
 
-@njit(cache=True)
+@njit(cache=True, error_model="numpy")
 def solve_dual(
     u_nom: Vector,
     r_inv: Vector,
@@ -434,7 +461,7 @@ def solve_dual(
         (status, steps): see `Status`; no step was needed if u_nom already holds every row.
     """
     m, n = J.shape
-    _measure(r_inv, J, c, soft, lo, hi, vectors)
+    _measure(r_inv, J, soft, vectors)
     for i in range(m + 2 * n):
         multiplier[i] = 0.0
         index[1, i] = 0
@@ -459,12 +486,12 @@ def solve_dual(
         _load(pick, J, c, soft, lo, hi, normals, vectors, q)
         status, q, more = _add(r_inv, two_sided, u, normals, factor, vectors, index, q, cap - steps)
         steps += more
-        if status == 0:
+        if status == 0 and _strained(vectors, index, r_inv, m, q):
             # Or the next rows would be picked by rounding.
             _refine(r_inv, normals, factor, vectors, u, q)
 
     if status == 0 and q > 0:
-        _finish(u_nom, r_inv, normals, factor, vectors, u, q)
+        _finish(u_nom, r_inv, normals, factor, vectors, index, u, m, q)
         for j in range(q):
             multiplier[index[0, j]] = vectors[_MULTIPLIER, j]
     _pin(lo, hi, u, index, m)
@@ -481,7 +508,7 @@ class Workspace:
         # A candidate stands behind up to m rows and n bounds that are active already.
         self.normals: Matrix = np.zeros((size + 1, n))
         self.factor: Matrix = np.zeros((size + 1, size + 1))
-        self.vectors: Matrix = np.zeros((6, size + 1))
+        self.vectors: Matrix = np.zeros((5, size + 1))
         self.index: Index = np.zeros((2, size + 1), dtype=np.int64)
         self.multiplier: Vector = np.zeros(size)
         self.cap = 20 + 4 * size
@@ -518,8 +545,11 @@ class ActiveSetSolver:
     ) -> tuple[int, int]:
         """Write the answer into `u`; returns (status, steps). Arguments as in `solve_dual`."""
         work = self._work
+        # Written out: packing the arguments up would take a tenth of a microsecond.
+        # fmt: off
         status, steps = solve_dual(
-            *(u_nom, r_inv, J, c, soft, two_sided, lo, hi, u, work.multiplier),
-            *(work.normals, work.factor, work.vectors, work.index, work.cap),
+            u_nom, r_inv, J, c, soft, two_sided, lo, hi, u, work.multiplier,
+            work.normals, work.factor, work.vectors, work.index, work.cap,
         )
+        # fmt: on
         return status, steps

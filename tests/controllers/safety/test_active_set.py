@@ -313,7 +313,7 @@ def test_the_cap_grows_with_the_problem() -> None:
     work = Workspace(19, 7)
     assert work.multiplier.shape == (33,)
     assert (work.normals.shape, work.factor.shape) == ((34, 7), (34, 34))
-    assert (work.vectors.shape, work.index.shape) == ((6, 34), (2, 34))
+    assert (work.vectors.shape, work.index.shape) == ((5, 34), (2, 34))
 
 
 def test_an_answer_that_does_not_hold_is_none() -> None:
