@@ -73,7 +73,7 @@ class Trends:
         """Keep what is worth a row of these records, oldest first."""
         for body in bodies:
             record = np.frombuffer(body, self._dtype, 1)[0]
-            source, wall_s = int(record["source"]), float(record["wall_ns"]) * 1e-9
+            source, wall_s = int(record["source"]), float(record["wall_ns"]) / 1e9
             changed = source != self.source
             if changed:
                 self.source = source

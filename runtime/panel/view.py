@@ -307,7 +307,7 @@ def _decision(
         lines.append([stage.strip(), words.strip()] if words else ["", line])
     return {
         "tick": tick.sequence,
-        "wall_s": tick.wall_ns * 1e-9,
+        "wall_s": tick.wall_ns / 1e9,
         "plant_s": tick.now_s,
         "source": tick.source.name.lower(),
         "words": DRIVERS[tick.source],
@@ -328,7 +328,7 @@ def _event(event: Event) -> dict[str, Any]:
         text = _TOLD[event.event].format_map(_Missing(data))
     severity = data.get("severity")
     return {
-        "wall_s": event.wall_ns * 1e-9,
+        "wall_s": event.wall_ns / 1e9,
         "tick": event.tick,
         "event": event.event,
         "code": str(data.get("code", "")),
