@@ -98,8 +98,6 @@ async def serve(options: argparse.Namespace) -> None:
     Raises:
         ConfigError: an option makes no sense; the message names it.
     """
-    if not options.lockstep and not options.time_scale > 0.0:
-        raise ConfigError(f"--time-scale {options.time_scale}: must be > 0, or use --lockstep")
     if not 0 <= options.namespace_order <= options.dummy_namespaces:
         raise ConfigError(
             f"--namespace-order {options.namespace_order}: 0 to --dummy-namespaces "

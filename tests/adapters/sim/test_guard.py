@@ -294,7 +294,6 @@ def test_the_long_word_opens_the_door(start_server):
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["--time-scale", "0"], "--time-scale 0.0"),
         (["--namespace-order", "1"], "--namespace-order 1"),
         (["--season", "monsoon"], "monsoon"),
         (["--side-channel", "/tmp/" + "x" * 120], "longer than 100"),
@@ -304,3 +303,26 @@ def test_bad_options_end_with_78_and_say_why(plant_pki, arguments, says, capsys)
     status = main(["--directory", str(plant_pki.directory), *arguments])
     assert status == EX_CONFIG
     assert says in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("value", ["0", "-1", "nan", "inf", "1e-300", "x", ""])
+@pytest.mark.parametrize("option", ["--time-scale", "--shed-s", "--certificate-days"])
+def test_numbers_beyond_all_sense_are_wrong_usage(plant_pki, option, value, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        main(["--directory", str(plant_pki.directory), f"{option}={value}"])
+    told = capsys.readouterr().err
+    assert told.startswith("usage: steadyhand plant serve ")
+    assert f"argument {option}: {value!r}: a number from" in told
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("--port", "-1"), ("--port", "65536"), ("--days", "0"), ("--seed", "-1"),
+        ("--end-after", "0"), ("--substeps", "0"), ("--dummy-namespaces", "-1"), ("--days", "1.5"),
+    ],
+)  # fmt: skip
+def test_counts_beyond_all_sense_are_wrong_usage(plant_pki, option, value, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        main(["--directory", str(plant_pki.directory), f"{option}={value}"])
+    assert f"argument {option}: {value!r}: a whole number from" in capsys.readouterr().err
