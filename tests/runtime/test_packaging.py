@@ -50,16 +50,20 @@ def test_the_wheel_holds_every_module_and_runs_by_itself(tmp_path: Path) -> None
         assert f"steadyhand/{room}/py.typed" in names
         for module in (REPOSITORY / room).rglob("*.py"):
             assert f"steadyhand/{module.relative_to(REPOSITORY)}" in names
+    page = list((REPOSITORY / "runtime" / "panel" / "page").iterdir())
+    for file in page:
+        assert f"steadyhand/runtime/panel/page/{file.name}" in names
     program = (
         "import sys; sys.path.insert(0, sys.argv[1]); import steadyhand.runtime.cli as c;"
-        "assert c.__file__.startswith(sys.argv[1]), c.__file__; print(c.app.info.name)"
+        "assert c.__file__.startswith(sys.argv[1]), c.__file__; print(c.app.info.name);"
+        "from steadyhand.runtime.panel.pages import read_pages; print(len(read_pages()))"
     )
     ran = subprocess.run(
         [sys.executable, "-S", "-c", f"import sys; sys.path += {sys.path!r}; {program}",
          str(tmp_path / "installed")],
         capture_output=True, text=True, check=False, cwd=tmp_path,
     )  # fmt: skip
-    assert ran.stdout.strip() == "steadyhand", ran.stderr
+    assert ran.stdout.split() == ["steadyhand", str(len(page) + 1)], ran.stderr
 
 
 @pytest.mark.parametrize(
