@@ -69,7 +69,8 @@ class JournalReader:
             except JournalError as error:
                 unreadable[index] = str(error)
         if not headers:
-            raise JournalError(f"no segment of {path} can be read: {unreadable}")
+            why = "; ".join(f"segment {index}: {text}" for index, text in unreadable.items())
+            raise JournalError(f"no segment of {path} can be read: {why}; restore it from a copy")
         self.unreadable = unreadable
         """Why, by number of the segment."""
         self.segments = tuple(
