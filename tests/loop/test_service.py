@@ -264,14 +264,59 @@ def test_the_stop_command_hands_back_and_ends(running):
     assert len(events(running, "StopAsked")) == 1
 
 
-def test_after_a_swap_the_older_bundle_is_not_taken_unasked(running):
-    """The configuration still names the first one: whoever swaps for good changes it, too."""
-    done = running.cli("run", "CONFIG")
-    assert done.returncode == EX_CONFIG
-    assert "BUNDLE_" in done.stderr
-    assert "first" in done.stderr
+def test_after_a_swap_and_a_kill_the_swapped_bundle_comes_back(running):
+    """The configuration still names the first one: at 3 a.m. there is nobody to change that."""
+    running.start_runtime()
+    running.wait_in_control()
+    wait_source(running, "policy")
+    shown = running.status()
+    assert shown["bundle"] == "second v2", "the version never goes down unasked"
+    assert "BUNDLE_ROLLBACK" in shown["alarm"]
+    assert "first.shb" in shown["alarm"]
+    running.runtime.kill()
+    running.runtime.wait()
+    until(lambda: not running.truth()["controlled"], what="the plant's own control")
+    running.start_runtime()
+    running.wait_in_control()
+    wait_source(running, "policy")
+    assert running.status()["bundle"] == "second v2"
+    assert running.said.read_text("utf-8").count("second v2, which ran here last") == 2
+    done = running.cli("check", "CONFIG")
+    assert done.returncode == EX_CONFIG, "a person who asks is told that the file is out of date"
+    assert "BUNDLE_ROLLBACK" in done.stdout
+    assert running.stop_runtime() == 0
+
+
+def test_without_the_copy_the_heuristic_drives_and_says_why(running):
+    (kept,) = (running.folder / "var").glob("installed-*.shb")
+    content = kept.read_bytes()
+    kept.unlink()
+    running.start_runtime()
+    running.wait_in_control()
+    shown = running.status()
+    assert (shown["source"], shown["bundle"]) == ("fallback", "none")
+    assert "the heuristic drives" in shown["alarm"]
+    assert "POLICY_ABSENT" in {fault["code"] for fault in shown["faults"]}
+    assert running.stop_runtime() == 0
+    kept.write_bytes(content)
+
+
+def test_a_configuration_that_names_the_newer_one_is_quiet_again(running):
     running.config.write_text(
         running.config.read_text("utf-8").replace("first.shb", "second.shb"), "utf-8"
     )
-    running.start_runtime("--max-ticks", "3")
-    assert running.runtime.wait(60.0) == 0
+    running.start_runtime()
+    running.wait_in_control()
+    assert running.status()["alarm"] == ""
+    assert running.stop_runtime() == 0
+
+
+def test_where_no_bundle_ever_ran_a_refused_one_ends_the_start(running):
+    (running.folder / "var" / "installed.json").unlink()
+    running.config.write_text(
+        running.config.read_text("utf-8").replace("second.shb", "stranger.shb"), "utf-8"
+    )
+    done = running.cli("run", "CONFIG")
+    assert done.returncode == EX_CONFIG
+    assert "BUNDLE_SIG" in done.stderr
+    assert "stranger.shb" in done.stderr
