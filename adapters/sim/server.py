@@ -18,8 +18,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+from steadyhand.adapters.opcua.application_certificate import VALID_DAYS
 from steadyhand.adapters.sim.address_space import HANDSHAKE, namespace_uri
-from steadyhand.adapters.sim.certificates import VALID_DAYS, make_pki
+from steadyhand.adapters.sim.certificates import make_pki
 from steadyhand.adapters.sim.faults import faults_from_json
 from steadyhand.adapters.sim.guard import GuardedServer
 from steadyhand.adapters.sim.observer import WriteLog
