@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from steadyhand.runtime import chain
-from tests.support.loop_rig import Rig, judge, until
+from tests.support.loop_rig import OUTPUT, Rig, judge, until
 
 KINDS = ("plant", "policy", "runtime")
 CLEAN_TICKS = 4
@@ -42,7 +42,13 @@ class Campaign:
     runtime_back_s: list[float] = field(default_factory=list)
     """From the start of the process to a controller that drives and beats."""
     policy_back_s: list[float] = field(default_factory=list)
-    """From the kill to another policy process that drives."""
+    """From the kill to another policy process that drives, after its clean ticks."""
+    policy_proposes_s: list[float] = field(default_factory=list)
+    """From the kill to a proposal of another policy process; not after a latched crash loop."""
+    plant_beats_s: list[float] = field(default_factory=list)
+    """From the server's word that it listens to the first heartbeat that is written to it."""
+    barred_starts: int = 0
+    """Starts without the policy, because the runtime had been killed too often with it."""
     stale_children: int = 0
     """Policy processes that outlived their runtime."""
     bad_writes: dict[str, int] = field(default_factory=dict)
@@ -52,13 +58,22 @@ class Campaign:
     def figures(self) -> dict[str, Any]:
         """Counts and percentiles."""
         made: dict[str, Any] = {"kills": {k: n for k, n in self.kills.items() if n}}
-        for name in ("plant_back_s", "runtime_ticks_s", "runtime_back_s", "policy_back_s"):
+        for name in (
+            "plant_beats_s",
+            "plant_back_s",
+            "runtime_ticks_s",
+            "runtime_back_s",
+            "policy_proposes_s",
+            "policy_back_s",
+        ):
             times = getattr(self, name)
             if times:
                 made[name] = {
                     label: round(float(np.percentile(times, share)), 3)
                     for label, share in (("p50", 50), ("p95", 95), ("worst", 100))
                 }
+        if self.barred_starts:
+            made["starts_without_the_policy"] = self.barred_starts
         made["policy_processes_left_behind"] = self.stale_children
         made["counted_by_the_plant"] = self.bad_writes
         return made
@@ -107,7 +122,12 @@ class Killer:
         rig.plant.kill()
         time.sleep(self._random.uniform(0.0, 4.0 * rig.period_s))
         rig.start_plant()
-        self.done.plant_back_s.append(rig.wait_in_control(self._patience_s))
+        listens = time.monotonic()
+        beat = rig.truth()["heartbeat"]
+        until(lambda: rig.truth()["heartbeat"] != beat, self._patience_s, "a heartbeat")
+        self.done.plant_beats_s.append(time.monotonic() - listens)
+        rig.wait_in_control(self._patience_s)
+        self.done.plant_back_s.append(time.monotonic() - listens)
 
     def _policy(self) -> None:
         rig = self.rig
@@ -119,7 +139,8 @@ class Killer:
         until(lambda: rig.truth()["heartbeat"] != beat, self._patience_s, "a heartbeat")
         assert rig.in_control(), "the heuristic drives at once"
         self._ends += 1
-        if self._ends == ENDS_TO_LATCH:
+        latched = self._ends == ENDS_TO_LATCH
+        if latched:
             self._ends = 0
             until(
                 lambda: "CRASH_LOOP" in rig.status().get("latched", ()),
@@ -127,6 +148,15 @@ class Killer:
                 "a crash loop",
             )
             assert rig.ask("ack")["acknowledged"]
+
+        def proposes() -> bool:
+            if rig.policy_pid() in (before, None):
+                return False
+            return rig.status().get("proposed", {}).get(OUTPUT) is not None
+
+        until(proposes, self._patience_s, "the policy proposes")
+        if not latched:
+            self.done.policy_proposes_s.append(time.monotonic() - started)
 
         def back() -> bool:
             return rig.policy_pid() not in (before, None) and rig.status().get("source") == "policy"
@@ -148,9 +178,19 @@ class Killer:
         started = time.monotonic()
         self._start_runtime()
         until(rig.status, self._patience_s, "a finished tick")
-        self.done.runtime_ticks_s.append(time.monotonic() - started)
+        ticked = time.monotonic()
         rig.wait_in_control(self._patience_s)
-        self.done.runtime_back_s.append(time.monotonic() - started)
+        if "CRASH_LOOP" not in rig.status().get("latched", ()):
+            self.done.runtime_ticks_s.append(ticked - started)
+            self.done.runtime_back_s.append(time.monotonic() - started)
+            return
+        # killed so often with this policy that it is not started again before a person has looked
+        self.done.barred_starts += 1
+        assert rig.policy_pid() is None
+        assert rig.ask("ack")["acknowledged"]
+        assert rig.stop_runtime() == 0
+        self._start_runtime()
+        rig.wait_in_control(self._patience_s)
 
     def _start_runtime(self) -> None:
         self.rig.start_runtime()
