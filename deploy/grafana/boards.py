@@ -319,9 +319,9 @@ def loop() -> Board:
     board.add(
         trend(),
         "Commands changed, by limit",
-        "Ticks per second in which the filter changed the command, by the limit that was nearest.",
-        {"{{constraint}}": f"rate({one('steadyhand_interventions_total')}[$__rate_interval])"},
-        "cps",
+        "Ticks of the last hour in which the filter changed the command, by the limit nearest.",
+        {"{{constraint}}": f"increase({one('steadyhand_interventions_total')}[1h])"},
+        "none",
         8,
         8,
         runbook="SteadyhandFilterBusy",
@@ -378,11 +378,13 @@ def loop() -> Board:
 
 
 def stages(quantile: float) -> dict[str, str]:
-    """One quantile of every stage of a tick."""
+    """One quantile of every stage of a tick, over an hour: a slow loop ticks four times in it."""
     return {
         name: (
-            f"histogram_quantile({quantile}, sum by (le) "
-            f"(rate({one(f'steadyhand_{name}_seconds_bucket')}[$__rate_interval])))"
+            one(f"instance:steadyhand_{name}_seconds:p99_1h")
+            if quantile == 0.99
+            else f"histogram_quantile({quantile}, "
+            f"rate({one(f'steadyhand_{name}_seconds_bucket')}[1h]))"
         )
         for name in ("lateness", "cycle", "inference", "filter", "write")
     }
@@ -446,8 +448,7 @@ def engineering() -> Board:
         "Plant time. More than two periods: a measurement is late.",
         {
             "age": (
-                "histogram_quantile(0.99, sum by (le) "
-                f"(rate({one('steadyhand_input_age_seconds_bucket')}[$__rate_interval])))"
+                f"histogram_quantile(0.99, rate({one('steadyhand_input_age_seconds_bucket')}[1h]))"
             )
         },
         "s",
@@ -458,9 +459,9 @@ def engineering() -> Board:
     board.add(
         trend(),
         "Writes that did not take effect",
-        "By reason; a few after a lost link are normal.",
-        {"{{reason}}": f"rate({one('steadyhand_rejected_writes_total')}[$__rate_interval])"},
-        "cps",
+        "In the last hour, by reason; a few after a lost link are normal.",
+        {"{{reason}}": f"increase({one('steadyhand_rejected_writes_total')}[1h])"},
+        "none",
         8,
         7,
         runbook="SteadyhandWritesFailing",
@@ -771,9 +772,9 @@ def model() -> Board:
     board.add(
         trend(),
         "How the filter ended",
-        "Ticks per second by outcome. Infeasible, time-out, not finite: the safe set-point drove.",
-        {"{{outcome}}": (f"rate({one('steadyhand_filter_outcomes_total')}[$__rate_interval])")},
-        "cps",
+        "Ticks of the last hour. Infeasible, time-out, not finite: the safe set-point drove.",
+        {"{{outcome}}": (f"increase({one('steadyhand_filter_outcomes_total')}[1h])")},
+        "none",
         8,
         7,
         runbook="SteadyhandFilterNoAnswer",

@@ -1,4 +1,4 @@
-"""What the boards are built from: kinds of panels, states as words, and a grid that fills itself."""
+"""What boards are built from: kinds of panels, states as words, a grid that fills itself."""
 
 from collections.abc import Iterable
 from itertools import count

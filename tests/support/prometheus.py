@@ -65,6 +65,28 @@ def ask(url: str) -> Any:
         return None
 
 
+def panels() -> list[tuple[str, dict[str, Any]]]:
+    """Every panel of every board that shows something, with the board's name."""
+    found = []
+    for file in sorted((DEPLOY / "grafana" / "dashboards").glob("*.json")):
+        board = json.loads(file.read_text())
+        found += [(file.stem, panel) for panel in board["panels"] if panel["type"] != "row"]
+    return found
+
+
+def filled_in(expression: str) -> str:
+    """A panel's query as Grafana would send it here."""
+    for name, value in (
+        ("$instance", INSTANCE),
+        ("$signal", ".+"),
+        ("$__rate_interval", f"{WINDOW_S}s"),
+        ("$__interval", "1s"),
+    ):
+        expression = expression.replace(name, value)
+    assert "$" not in expression, expression
+    return expression
+
+
 class Daemon:
     """One program that answers HTTP."""
 
@@ -174,6 +196,18 @@ class Monitoring:
         data = self.get("query", query=expression)
         if data["resultType"] == "scalar":
             return [{"metric": {}, "value": data["result"]}]
+        return list(data["result"])
+
+    def over_time(self, expression: str, last_s: float = 20.0) -> list[dict[str, Any]]:
+        """Series of a range query over the newest `last_s`."""
+        now_s = time.time()
+        data = self.get(
+            "query_range",
+            query=expression,
+            start=str(now_s - last_s),
+            end=str(now_s),
+            step="1s",
+        )
         return list(data["result"])
 
     def value(self, expression: str) -> float | None:

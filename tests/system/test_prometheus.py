@@ -23,12 +23,11 @@ import pytest
 from steadyhand.adapters.sim.faults import FaultKind, SignalFault
 from steadyhand.controllers.errors import RequestError
 from tests.support.loop_rig import OUTPUT, SHIPPED, Rig, until
-from tests.support.prometheus import DEPLOY, RULES, Monitoring, free_port, missing
+from tests.support.prometheus import RULES, Monitoring, filled_in, free_port, missing, panels
 
 pytestmark = pytest.mark.skipif(bool(missing()), reason=missing() or "installed")
 TIME_SCALE = 3000.0
 PATIENCE_S = 60.0
-DASHBOARDS = sorted((DEPLOY / "grafana" / "dashboards").glob("*.json"))
 
 
 @dataclass
@@ -162,6 +161,25 @@ def test_prometheus_asks_for_open_metrics_and_gets_it(site):
         ["promtool", "check", "metrics"], input=plain, capture_output=True, check=False
     )
     assert (lint.returncode, lint.stderr.decode(), lint.stdout.decode()) == (0, "", "")
+
+
+def test_every_query_of_every_panel_finds_data(site):
+    """While an alarm fires: a list of alarms that is empty proves nothing."""
+    _override(site)
+    site.wait_for("SteadyhandOverrideForgotten")
+    try:
+        until(site.drives, PATIENCE_S, "the policy drives", site.rig.story)
+        empty = []
+        for board, panel in panels():
+            for target in panel["targets"]:
+                expression = filled_in(target["expr"])
+                ask = site.monitoring.query if target["instant"] else site.monitoring.over_time
+                if not ask(expression):
+                    empty.append((board, panel["title"], expression))
+        assert empty == []
+        assert len(panels()) > 50
+    finally:
+        _clear_override(site)
 
 
 def test_the_number_of_series_does_not_grow(site):
