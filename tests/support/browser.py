@@ -112,11 +112,15 @@ class Browser:
         return found
 
     def press(self, *keys: str) -> None:
-        """Press and let go of keys by name, one after the other; text is typed."""
+        """Press and let go of keys by name (Tab, ShiftTab), one after the other; text is typed."""
         steps: list[dict[str, str]] = []
         for key in keys:
-            for char in (KEYS[key],) if key in KEYS else key:
+            shift = key.startswith("Shift") and key != "Shift"
+            plain = key.removeprefix("Shift") if shift else key
+            steps += [{"type": "keyDown", "value": KEYS["Shift"]}] if shift else []
+            for char in (KEYS[plain],) if plain in KEYS else plain:
                 steps += [{"type": "keyDown", "value": char}, {"type": "keyUp", "value": char}]
+            steps += [{"type": "keyUp", "value": KEYS["Shift"]}] if shift else []
         self.do("POST", "/actions", actions=[{"type": "key", "id": "keys", "actions": steps}])
 
     def click(self, css: str) -> None:

@@ -142,7 +142,7 @@ function decision(item) {
 
 export function showEvents(state) {
   remake($("events"), state.events, (events) => events?.length ? el("div", {
-    class: "scroll tall", tabindex: "0", role: "region", "aria-labelledby": "events-title",
+    class: "scroll tall", tabindex: "0", role: "region", "aria-label": "The newest events",
   }, el("table", {},
     el("thead", {}, el("tr", {}, ...["when", "what", "who"].map((name) =>
       el("th", { scope: "col", text: name })))),
