@@ -149,7 +149,7 @@ make_environment() {
     touch "$target/complete"
     made=1
   fi
-  run ln -sfn "$id/bin" "$BASE/bin"
+  if [[ $(readlink "$BASE/bin" || true) != "$id/bin" ]]; then run ln -sfn "$id/bin" "$BASE/bin"; fi
   if [[ -w ${LINK%/*} && ! -e $LINK && ! -L $LINK ]]; then run ln -s "$BASE/bin/steadyhand" "$LINK"; fi
   remove_older "$id"
 }

@@ -1,0 +1,136 @@
+"""A machine of its own with a real systemd: this one's programs, nothing of its state, no network.
+
+`systemd-nspawn --volatile` boots the host's /usr over an empty root in memory. Everything that is
+written there is gone with it.
+"""
+
+import os
+import shutil
+import signal
+import subprocess
+import time
+from contextlib import suppress
+from pathlib import Path
+
+BOOT_S = 30.0
+_CLEAN = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LANG": "C.UTF-8"}
+
+
+class CannotBootError(Exception):
+    """This machine cannot run a systemd of its own; the message says why."""
+
+
+def reason_not_to() -> str:
+    """Why no container can be booted here; empty when one should."""
+    if os.geteuid() != 0:
+        return "only root can boot a container"
+    for program in ("systemd-nspawn", "nsenter", "systemctl"):
+        if shutil.which(program) is None:
+            return f"{program} is not installed (tests/system/install.sh)"
+    return ""
+
+
+class Container:
+    """One booted container; a context manager that ends it."""
+
+    def __init__(self, folder: Path, shown: dict[Path, str], shared: dict[Path, str]) -> None:
+        """Boot.
+
+        Args:
+            folder: for the console's output.
+            shown: folders of ours the container can read, and where.
+            shared: folders of ours it can write too, and where.
+
+        Raises:
+            CannotBootError: it did not come up.
+        """
+        name = f"steadyhand-test-{os.getpid()}"
+        binds = [f"--bind-ro={ours}:{theirs}" for ours, theirs in shown.items()]
+        binds += [f"--bind={ours}:{theirs}" for ours, theirs in shared.items()]
+        self._console = folder / "console.log"
+        with self._console.open("wb") as log:
+            self._process = subprocess.Popen(
+                ["systemd-nspawn", "--quiet", "--volatile=yes", "--directory=/", "--boot",
+                 "--private-network", "--register=no", "--keep-unit", f"--machine={name}",
+                 "--console=pipe", *binds, "systemd.unit=basic.target"],
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
+                env=_CLEAN,
+            )  # fmt: skip
+        self._leader = 0
+        try:
+            self._wait()
+        except BaseException:
+            self.close()
+            raise
+
+    def _wait(self) -> None:
+        until = time.monotonic() + BOOT_S
+        while time.monotonic() < until:
+            if self._process.poll() is not None:
+                break
+            self._leader = self._leader or self._find_leader()
+            if self._leader:
+                asked = self.run("systemctl", "is-active", "basic.target", check=False)
+                if asked.stdout.strip() == "active":
+                    return
+            time.sleep(0.1)
+        said = self._console.read_text("utf-8", "replace").strip()[-500:]
+        raise CannotBootError(f"no systemd came up in a container: {said or 'it said nothing'}")
+
+    def _find_leader(self) -> int:
+        """The container's init, as we see it."""
+        for tasks in Path(f"/proc/{self._process.pid}/task").glob("*/children"):
+            for child in tasks.read_text().split():
+                if Path(f"/proc/{child}/comm").read_text().strip() == "systemd":
+                    return int(child)
+        return 0
+
+    def run(
+        self, *command: str, check: bool = True, timeout_s: float = 60.0, script: str = ""
+    ) -> "subprocess.CompletedProcess[str]":
+        """Run one command inside, as root; `script` is its standard input."""
+        done = subprocess.run(
+            ["nsenter", "--target", str(self._leader), "--all", "--", *command],
+            input=script, capture_output=True, text=True, timeout=timeout_s, check=False,
+            env=_CLEAN,
+        )  # fmt: skip
+        if check and done.returncode != 0:
+            raise AssertionError(f"{' '.join(command)}: {done.returncode}\n{_tail(done)}")
+        return done
+
+    def sh(self, script: str, check: bool = True, timeout_s: float = 60.0) -> str:
+        """Run a shell script inside, as root; its output."""
+        return self.run(
+            "bash", "-euo", "pipefail", "-s", check=check, timeout_s=timeout_s, script=script
+        ).stdout
+
+    def show(self, unit: str) -> dict[str, str]:
+        """What systemd knows of a unit."""
+        lines = self.run("systemctl", "show", unit).stdout.splitlines()
+        return dict(line.split("=", 1) for line in lines if "=" in line)
+
+    def log(self, unit: str) -> str:
+        """What a unit, and systemd about it, wrote to the system's journal."""
+        return self.run("journalctl", "--no-pager", "--output=cat", f"--unit={unit}").stdout
+
+    def close(self) -> None:
+        """End it. Idempotent."""
+        if self._leader:
+            with suppress(ProcessLookupError):
+                os.kill(self._leader, signal.SIGKILL)  # and with it everything inside
+            self._leader = 0
+        try:
+            self._process.wait(10.0)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def __enter__(self) -> "Container":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _tail(done: "subprocess.CompletedProcess[str]") -> str:
+    return (done.stdout[-3000:] + done.stderr[-3000:]).strip()
