@@ -21,9 +21,18 @@ if ((${#missing[@]})); then
     say "no apt-get here, so not installed: ${missing[*]}"
   else
     export DEBIAN_FRONTEND=noninteractive
+    # What is installed here runs when a test starts it, not by itself, now or at the next boot.
+    if [[ ! -e /usr/sbin/policy-rc.d ]]; then
+      printf '#!/bin/sh\nexit 101\n' >/usr/sbin/policy-rc.d
+      chmod 755 /usr/sbin/policy-rc.d
+      trap 'rm -f /usr/sbin/policy-rc.d' EXIT
+    fi
     if ! { apt-get update -qq && apt-get install -y -qq --no-install-recommends "${missing[@]}"; } >install.log 2>&1; then
       say "apt-get failed (see tests/system/install.log), so not installed: ${missing[*]}"
     fi
+    for package in "${missing[@]}"; do
+      case $package in prometheus*) rm -f "/etc/systemd/system/multi-user.target.wants/$package.service" ;; esac
+    done
   fi
 fi
 
