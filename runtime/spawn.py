@@ -33,7 +33,8 @@ class Spawned:
         try:
             numbers = (self.spec_fd, theirs.fileno(), os.getpid())
             self.process = subprocess.Popen(  # noqa: S603  (our own interpreter and module)
-                [sys.executable, "-m", "steadyhand.runtime.policy_child"]
+                # -P: nothing is imported from the folder we happen to stand in
+                [sys.executable, "-P", "-m", "steadyhand.runtime.policy_child"]
                 + [str(number) for number in numbers],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
