@@ -221,8 +221,17 @@ class Panel:
     # -- the sampler -------------------------------------------------------------------------------
 
     def _sample(self) -> None:
+        """Until the end; whatever breaks is told once, and trends go on with the next record."""
         while not self._closing.wait(SAMPLE_EVERY_S):
-            self.sample()
+            try:
+                self.sample()
+            except Exception as error:  # noqa: BLE001  (a defect here must not end the trends)
+                self.restarts += 1
+                if self.restarts == 1:
+                    text = f"the panel's trends: {error!r}"
+                    self._recorder.event(
+                        {"event": "PanelProblem", "code": "TASK_DIED", "text": text}
+                    )
 
     def sample(self) -> None:
         """Bring the trends up to date."""

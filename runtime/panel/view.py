@@ -275,27 +275,41 @@ class View:
         head = ring.head
         bodies, _, _ = ring.peek(max(0, head - LOOKED_AT), LOOKED_AT)
         chosen = _worth_explaining(bodies, layout)
+        sequence, source = _place(layout, "sequence"), _place(layout, "source")
         known, self._explained = self._explained, {}
         shown = []
         for i in reversed(chosen):
-            tick = layout.decode(bodies[i])
-            following = layout.decode(bodies[i + 1]) if i + 1 < len(bodies) else None
-            entry = known.get(tick.sequence)
-            if entry is None or (following is not None and not entry["complete"]):
-                before = layout.decode(bodies[i - 1]).source if i > 0 else tick.source
-                entry = _decision(layout, tick, following, before)
-            self._explained[tick.sequence] = entry
+            last = i + 1 == len(bodies)
+            number = _whole(bodies[i], sequence)
+            entry = known.get(number)
+            if entry is None or not (last or entry["complete"]):
+                before = _whole(bodies[max(0, i - 1)], source)
+                following = None if last else layout.decode(bodies[i + 1])
+                entry = _decision(layout, layout.decode(bodies[i]), following, Source(before))
+            self._explained[number] = entry
             shown.append(entry)
         return shown
 
 
 def _worth_explaining(bodies: Sequence[bytes], layout: RecordLayout) -> list[int]:
     """Places of the newest ticks and of the newest changes of driver."""
-    offset = layout.dtype.fields["source"][1] if layout.dtype.fields else 0
-    sources = [body[offset] for body in bodies]
+    place = _place(layout, "source")
+    sources = [_whole(body, place) for body in bodies]
     changes = [i for i in range(1, len(sources)) if sources[i] != sources[i - 1]]
     newest = range(max(0, len(bodies) - DECISIONS), len(bodies))
     return sorted({*changes[-CHANGES:], *newest})
+
+
+def _place(layout: RecordLayout, name: str) -> slice:
+    """Where a whole number stands in a record, to read it without decoding the rest."""
+    fields = layout.dtype.fields
+    assert fields is not None  # noqa: S101  (a structured type)
+    kind, offset = fields[name][:2]
+    return slice(offset, offset + kind.itemsize)
+
+
+def _whole(body: bytes, place: slice) -> int:
+    return int.from_bytes(body[place], "little")
 
 
 def _decision(

@@ -77,6 +77,11 @@ def page(rig: Rig, browser: Browser) -> Browser:
     return browser
 
 
+def picture(page: Browser, name: str, whole: bool = False) -> None:
+    page.run("window.scrollTo(0, 0)")
+    page.picture(OUT / f"{name}.png", whole)
+
+
 def answer(page: Browser) -> str:
     return page.text("#answer")
 
@@ -203,8 +208,8 @@ def test_it_fits_every_screen(
     page.prefer(prefers_color_scheme=scheme)
     page.size(width, height)
     time.sleep(1.2)  # the charts are drawn for the new size
-    page.picture(OUT / f"{name}.png")
-    page.picture(OUT / f"{name}-whole.png", whole=True)
+    picture(page, name)
+    picture(page, f"{name}-whole", whole=True)
     shown, wide = page.run("return [document.documentElement.scrollWidth, innerWidth]")
     assert shown <= wide, "nothing has to be scrolled sideways"
     small = page.run(
@@ -289,7 +294,7 @@ def test_a_fault_is_told_in_words(page: Browser, rig: Rig) -> None:
     for scheme in ("light", "dark"):
         page.prefer(prefers_color_scheme=scheme)
         time.sleep(0.3)
-        page.picture(OUT / f"fault-{scheme}.png")
+        picture(page, f"fault-{scheme}")
     page.prefer(prefers_color_scheme="light")
 
 
@@ -387,7 +392,7 @@ def test_off_is_no_and_as_asked(page: Browser, rig: Rig) -> None:
     page.until(lambda: answer(page) == "No, as asked", "the answer")
     assert "A person asks for mode limited or full; it is off now." in page.text("#why")
     until(lambda: not rig.truth()["controlled"], what="the plant's own control")
-    page.picture(OUT / "off.png")
+    picture(page, "off")
     button(page, "Mode…")
     fill(page, mode="full", reason="back")
     button(page, "Do it")
@@ -427,7 +432,7 @@ def test_a_runtime_that_hangs_looks_old_at_once(page: Browser, rig: Rig) -> None
         for scheme in ("light", "dark"):
             page.prefer(prefers_color_scheme=scheme)
             time.sleep(0.3)
-            page.picture(OUT / f"lost-{scheme}.png")
+            picture(page, f"lost-{scheme}")
             if AXE.exists():
                 assert violations(page) == []
         page.prefer(prefers_color_scheme="light")
