@@ -87,7 +87,12 @@ class Connection(OPCUAProtocol):  # type: ignore[misc]  # untyped library
             self.transport.pause_reading()
             await asyncio.sleep(wait_s)
             self.transport.resume_reading()
-        done: bool = await super()._process_one_msg(header, buf)
+        try:
+            done: bool = await super()._process_one_msg(header, buf)
+        except Exception:  # noqa: BLE001  (no request at all: the channel is broken, or never was)
+            done = False
+            if self.transport is not None:
+                self.transport.abort()
         if self.overfull and self.transport is not None:
             self.transport.abort()
         return done

@@ -55,6 +55,7 @@ class Serving:
         limits = ServerLimits(
             connections=2 * settings.sessions,
             unnamed_per_host=settings.sessions,
+            login_s=5.0,
             requests_per_s=200.0,
             message_bytes=1 << 18,
             unread_bytes=1 << 20,
@@ -260,7 +261,7 @@ class Serving:
             Wrong: it is more than a name, or there is no folder of bundles.
         """
         folder = self._owner.settings.bundles
-        if folder is None or Path(name).name != name or name.startswith("."):
+        if folder is None or not name or Path(name).name != name or name.startswith("."):
             where = "no bundle is configured" if folder is None else f"a file's name in {folder}"
             raise methods.Wrong(ua.StatusCodes.BadInvalidArgument, f"File: {where}, without a path")
         return str(folder / name)
