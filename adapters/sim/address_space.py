@@ -17,7 +17,7 @@ the event loop, so that no read can see half of it.
 """
 
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from asyncua import ua
@@ -25,6 +25,7 @@ from asyncua.server.server import Server
 
 from steadyhand.adapters.opcua.units import unit_information
 from steadyhand.adapters.sim.plant_runner import PlantRunner
+from steadyhand.adapters.sim.server_clock import server_now
 from steadyhand.adapters.sim.ua_values import Stamp, make_variant, stamped
 from steadyhand.controllers.frames import Observation, Quality
 from steadyhand.controllers.signals import Signal
@@ -122,7 +123,7 @@ class PlantNodes:
 
     async def publish(self, image: Observation) -> None:
         """Put one image onto all nodes with one source time stamp, `sequence` last."""
-        runner, now = self._runner, datetime.now(UTC)
+        runner, now = self._runner, server_now()
         driving = runner.controlled
         shown = runner.command if driving else runner.applied
         scale = self._time_scale or 1.0
@@ -158,7 +159,7 @@ class PlantNodes:
 
     async def put(self, name: str, value: Any) -> None:  # noqa: ANN401
         """Show `value` on one node, through its disguise."""
-        await self._tell(self._put(name, value, _STATUS[Quality.GOOD], datetime.now(UTC)))
+        await self._tell(self._put(name, value, _STATUS[Quality.GOOD], server_now()))
 
     def _column(self, i: int, name: str) -> int:
         """Column of the image that measurement `name` (column i) shows."""
@@ -179,7 +180,7 @@ class PlantNodes:
         if cell is None:  # removed on purpose
             return None
         kind = self._kinds[name]
-        server_stamp: datetime | None = datetime.now(UTC)
+        server_stamp: datetime | None = server_now()
         source_stamp: datetime | None = stamp
         disguise = self.disguises.get(name)
         if disguise is not None:
@@ -189,7 +190,7 @@ class PlantNodes:
             status = disguise.status or status
             kind = disguise.variant or kind
             source_stamp = stamped(disguise.source_stamp, stamp)
-            server_stamp = stamped(disguise.server_stamp, datetime.now(UTC))
+            server_stamp = stamped(disguise.server_stamp, server_now())
         elif status.is_bad():
             value = None
         cell.value = ua.DataValue(

@@ -8,11 +8,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from asyncua import ua
+from asyncua.common.utils import ServiceError
 from asyncua.crypto.permission_rules import User, UserRole
 from cryptography import x509
 
 from steadyhand.adapters.opcua import guarded_server
 from steadyhand.adapters.opcua.guarded_server import GuardedInternals, ServerLimits
+from steadyhand.adapters.opcua.guarded_session import GuardedSession
 from steadyhand.adapters.sim.certificates import USER_NAME, Pki
 
 
@@ -59,6 +62,24 @@ class PlantUsers:
         return User(UserRole.User, "anonymous") if self._anonymous else None
 
 
+class PlantInternals(GuardedInternals):
+    """With as few session slots as a small controller has, when a test wants that."""
+
+    most_sessions = 0
+    """0: as many as there are connections."""
+
+    def create_session(
+        self,
+        name: Any,  # noqa: ANN401
+        user: User | None = None,
+        external: bool = False,
+    ) -> GuardedSession:
+        """One more session, while there is a slot."""
+        if external and 0 < self.most_sessions <= len(self._external_sessions):
+            raise ServiceError(ua.StatusCodes.BadTooManySessions)
+        return super().create_session(name, user, external)
+
+
 class GuardedServer(guarded_server.GuardedServer):
     """The plant's server: the guarded one with a plant's certificates.
 
@@ -71,7 +92,7 @@ class GuardedServer(guarded_server.GuardedServer):
         self._pki = pki
         users = PlantUsers(pki, anonymous=insecure)
         trust = None if insecure else TrustList(pki.trusted_clients)
-        internals = GuardedInternals(users, trust, ServerLimits())
+        internals = PlantInternals(users, trust, ServerLimits())
         super().__init__(internals, pki.server_cert, pki.server_key, insecure=insecure)
         self.product_uri = "urn:steadyhand:plant-server"
         self.name = "steadyhand simulated plant"

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from steadyhand.adapters.sim.counter_random import normal
 from steadyhand.adapters.sim.fault_injector import FaultInjector
 from steadyhand.adapters.sim.faults import SignalFault
+from steadyhand.adapters.sim.numbers import encode
 from steadyhand.adapters.sim.observer import WriteLog
 from steadyhand.adapters.sim.tally import Tally
 from steadyhand.controllers.errors import ConfigError
@@ -131,7 +132,8 @@ class PlantRunner:
         name = self.plant.outputs.names[column]
         self.log.judge(self.time_s, name, value, float(self.applied[column]), self.permit)
         if self.log.logging:
-            self.log.line(self.time_s, name, value, **context)
+            seen = {"applied": encode(float(self.applied[column])), "granted": self.permit}
+            self.log.line(self.time_s, name, value, **seen, **context)
         if isfinite(value):
             self.command[column] = self.faults.clamp(self.time_s, column, value)
 

@@ -59,6 +59,8 @@ class PlantServer:
         self.most_nodes = 0
         self.busy = 0.0
         self.strict = False
+        self.refusals: dict[str, ua.StatusCode] = {}
+        """Writes of these nodes are refused with these status codes."""
         self.requests = 0
         self.slipped = 0
         self._name = name
@@ -70,6 +72,7 @@ class PlantServer:
         internals.subscribe_server_callback(CallbackType.PreRead, self._before_read)
         internals.subscribe_server_callback(CallbackType.PreWrite, self._before_write)
         internals.subscribe_server_callback(CallbackType.PostWrite, self._after_write)
+        self._refuse_writes()
         await self.server.start()
         await self.nodes.publish(self.runner.image)
         await self.show_health()
@@ -93,6 +96,15 @@ class PlantServer:
         if count > 0:
             await self.nodes.publish(runner.advance(count))
             self.save()
+
+    async def take(self, name: str, value: float, **context: Any) -> None:  # noqa: ANN401
+        """Output `name` was written, by whoever `context` says."""
+        runner = self.runner
+        column = runner.plant.outputs.names.index(name)
+        runner.write(column, value, **context)
+        stored = float(runner.command[column])
+        if stored != value and isfinite(value):  # clamped by the plant
+            await self.nodes.put(name, stored)
 
     @property
     def ended(self) -> bool:
@@ -183,6 +195,19 @@ class PlantServer:
             raise ServiceError(ua.StatusCodes.BadWriteNotSupported)
         await asyncio.sleep(self.latency.write_s)
 
+    def _refuse_writes(self) -> None:
+        """Let single writes of a request fail, as nodes of a real server do."""
+        space = self.server.iserver.aspace
+        write = space.write_attribute_value
+
+        async def write_or_refuse(node_id: Any, attribute: Any, value: Any) -> Any:  # noqa: ANN401
+            status = self.refusals.get(self.nodes.name_of(node_id) or "")
+            if status is not None and attribute is ua.AttributeIds.Value:
+                return status
+            return await write(node_id, attribute, value)
+
+        space.write_attribute_value = write_or_refuse
+
     def _refuse_some(self, operations: int) -> None:
         """The limits and moods of a real server."""
         if 0 < self.most_nodes < operations:
@@ -218,11 +243,7 @@ class PlantServer:
         for name, value in written.items():
             if name in outputs and isinstance(value, float):
                 context = {"source": int(runner.source), "sequence": beat, "user": user}
-                column = outputs.index(name)
-                runner.write(column, value, **context)
-                stored = float(runner.command[column])
-                if stored != value and isfinite(value):  # clamped by the plant
-                    await self.nodes.put(name, stored)
+                await self.take(name, value, **context)
             else:
                 runner.log.line(runner.time_s, name, value, user=user)
         if isinstance(beat, int) and runner.beat(beat) and self.time_scale <= 0.0:

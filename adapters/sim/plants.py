@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -40,6 +41,8 @@ class RunSpec:
     substeps: int = 3
     shed_s: float | None = None
     faults: tuple[SignalFault, ...] = ()
+    parameters: Any = None
+    """Of the plant; None: those of its type."""
 
 
 def make_runner(spec: RunSpec, log: WriteLog | None = None) -> PlantRunner:
@@ -91,7 +94,7 @@ def thermal_storage(
     parameters: ThermalStorageParameters | None = None,
 ) -> PlantRunner:
     """The building with its tank; by itself it runs storage-priority, as most such plants do."""
-    numbers = parameters or ThermalStorageParameters()
+    numbers = parameters or spec.parameters or ThermalStorageParameters()
     plant = SinglePlant(lambda xp: ThermalStorage(numbers, xp))
     scenario = thermal_storage_scenario(spec)
     local = ThermalStorageHeuristic(StoragePriority(), plant.observations, plant.parameters)

@@ -17,6 +17,7 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from steadyhand.adapters.opcua.application_certificate import VALID_DAYS
 from steadyhand.adapters.sim.address_space import HANDSHAKE, namespace_uri
@@ -27,6 +28,7 @@ from steadyhand.adapters.sim.observer import WriteLog
 from steadyhand.adapters.sim.plant_server import PlantServer
 from steadyhand.adapters.sim.plants import PLANTS, RunSpec, make_runner
 from steadyhand.adapters.sim.side_channel import SideChannelServer
+from steadyhand.controllers.catalogue import parameters_with, plant_kind
 from steadyhand.controllers.errors import ConfigError, SteadyhandError
 
 EX_IOERR, EX_CONFIG = 74, 78
@@ -82,6 +84,7 @@ def parser() -> argparse.ArgumentParser:
     pace.add_argument("--time-scale", type=_some, default=1.0, help="plant per wall seconds")
     pace.add_argument("--lockstep", action="store_true", help="one period per new heartbeat")
     add("--state", type=Path, default=None, help="file to resume from and to keep up to date")
+    add("--parameters", type=Path, default=None, help="JSON object of numbers of this plant")
     add("--log", type=Path, default=None, help="JSON lines of every write that arrives")
     add("--fsync", action="store_true", help="wait for the disk after every logged write")
     add("--faults", type=Path, default=None, help="JSON list of faults")
@@ -116,6 +119,7 @@ async def serve(options: argparse.Namespace) -> None:
             options.substeps,
             options.shed_s,
             faults,
+            _parameters(options.plant, options.parameters),
         )
     )
     if options.log is not None:
@@ -158,6 +162,21 @@ async def serve(options: argparse.Namespace) -> None:
         await side.stop()
         await server.stop()
         runner.log.close()
+
+
+def _parameters(plant: str, file: Path | None) -> Any:  # noqa: ANN401
+    """Numbers of the plant, in their own units; None: those of its type.
+
+    Raises:
+        ConfigError: the file holds no JSON object, or the plant has no such parameter.
+    """
+    if file is None:
+        return None
+    try:
+        given = {str(name): float(value) for name, value in json.loads(file.read_text()).items()}
+    except (OSError, ValueError, AttributeError, TypeError) as error:
+        raise ConfigError(f"--parameters {file}: no JSON object of numbers: {error}") from None
+    return parameters_with(plant_kind(plant), given)
 
 
 def _free_port(host: str) -> int:

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any, cast
 
 from asyncua import ua
 
-from steadyhand.adapters.sim.address_space import Disguise
+from steadyhand.adapters.sim.address_space import HANDSHAKE, Disguise
 from steadyhand.adapters.sim.faults import SignalFault
 from steadyhand.adapters.sim.latency import Latency
 from steadyhand.adapters.sim.numbers import decode
+from steadyhand.adapters.sim.server_clock import set_offset
 from steadyhand.adapters.sim.ua_values import Stamp
 from steadyhand.controllers.errors import ConfigError, SteadyhandError
 
@@ -232,6 +233,57 @@ class SideChannelServer:
         """The plant's operator grants control while `on`."""
         self._plant.runner.permit = bool(request["on"])
         await self._plant.refresh()
+
+    async def _do_slots(self, request: Answer) -> None:
+        """Give at most `sessions` sessions; 0 lifts the limit."""
+        self._plant.server.iserver.most_sessions = int(request["sessions"])
+
+    async def _do_clock(self, request: Answer) -> None:
+        """Set the server's clock `offset_s` ahead of the truth."""
+        set_offset(float(request["offset_s"]))
+        await self._plant.refresh()
+
+    async def _do_refuse(self, request: Answer) -> None:
+        """Refuse writes of `signal` with the status code called `status`; null takes them again."""
+        if request["signal"] not in self._plant.nodes.names:
+            raise ConfigError(f"no node {request['signal']!r}")
+        self._plant.refusals.pop(request["signal"], None)
+        if request["status"] is not None:
+            code = getattr(ua.StatusCodes, request["status"], None)
+            if code is None:
+                raise ConfigError(f"no status code {request['status']!r}")
+            self._plant.refusals[request["signal"]] = ua.StatusCode(code)
+
+    async def _do_rival(self, request: Answer) -> None:
+        """Another client writes `value` to output `signal`."""
+        name, value = request["signal"], decode(request["value"])
+        self._plant.runner.plant.outputs.index(name)
+        await self._plant.nodes.put(name, value)
+        await self._plant.take(name, value, user="rival")
+
+    async def _do_reset(self, _request: Answer) -> None:
+        """Undo everything this channel did, but for removed nodes and the plant's own state."""
+        plant = self._plant
+        await self._do_clear({})
+        plant.runner.faults.clear()
+        plant.latency, plant.busy, plant.strict, plant.paused = Latency(), 0.0, False, False
+        plant.nodes.silent = False
+        plant.refusals.clear()
+        set_offset(0.0)
+        await self._do_slots({"sessions": 0})
+        await self._do_limit({"nodes": 0})
+        await self._do_server_state({"state": "Running"})
+        for name, (_, writable) in HANDSHAKE.items():
+            await plant.nodes.set_access(name, readable=True, writable=writable)
+        signals = plant.runner.plant
+        for name in signals.observations.names:
+            await plant.nodes.set_access(name, readable=True, writable=False)
+        for signal in signals.outputs:
+            await plant.nodes.set_access(signal.name, readable=True, writable=True)
+        for signal in (*signals.observations, *signals.outputs):
+            await plant.nodes.set_unit(signal.name, signal.unit)
+        plant.runner.permit = True
+        await plant.refresh()
 
     async def _do_shed(self, _request: Answer) -> None:
         """Behave as if the controller's heartbeat had stopped for the shed time."""

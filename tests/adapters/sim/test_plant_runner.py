@@ -233,8 +233,10 @@ def test_observer_counts_and_logs_every_write(tank_runner, tmp_path):
     rows = [json.loads(line, parse_constant=pytest.fail) for line in path.read_text().splitlines()]
     assert [row["value"] for row in rows] == [0.3, -0.2, "nan", 0.6, 0.0]
     assert [row["plant_s"] for row in rows] == [0.0, 100.0, 200.0, 300.0, 400.0]
+    assert [row["granted"] for row in rows] == [True, True, True, True, False]
     assert rows[1] | {"wall_s": 0} == {
         "plant_s": 100.0, "wall_s": 0, "name": "pump", "value": -0.2, "source": 0, "sequence": 2,
+        "applied": 0.3, "granted": True,
     }  # fmt: skip
 
 
