@@ -143,8 +143,8 @@ function makeChart(spec) {
   const plot = svg("rect", { class: "plot" });
   const curves = spec.series.map((_, i) => svg("path", { class: i ? "curve second" : "curve" }));
   const line = svg("line", { class: "cursor", visibility: "hidden" });
-  const high = svg("text", { class: "scale", x: LEFT + 3 });
-  const low = svg("text", { class: "scale", x: LEFT + 3 });
+  const high = svg("text", { class: "scale inside", x: LEFT + 3 });
+  const low = svg("text", { class: "scale inside", x: LEFT + 3 });
   const picture = svg("svg", { role: "img" }, plot, ...curves.reverse(), line, high, low);
   hover(picture);
   const second = spec.series.length > 1 ? " (dashed: the policy's proposal)" : "";
