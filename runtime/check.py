@@ -308,15 +308,13 @@ def _word_fault(file: Path) -> str | None:
 
 
 def _secret_fault(file: Path) -> str | None:
-    if file.parts[:2] == ("/", "${" + CREDENTIALS + "}"):
-        return (
-            f"is a credential of the service, and there is no {CREDENTIALS} here: systemd gives it "
-            f"to the service; elsewhere name its folder: {CREDENTIALS}=FOLDER steadyhand check ..."
-        )
     try:
         status = file.stat()
     except OSError as error:
-        return f"cannot be read: {error.strerror}"
+        hint = ""
+        if file.parent.name == CREDENTIALS_FOLDER and not os.environ.get(CREDENTIALS):
+            hint = f"; outside the service it lies in {CREDENTIALS_FOLDER}/ beside the configuration"
+        return f"cannot be read: {error.strerror}{hint}"
     if not stat.S_ISREG(status.st_mode):
         return "is no regular file"
     fault = exposed(file, status)

@@ -31,6 +31,8 @@ NodeText = Annotated[str, Field(min_length=1, max_length=512)]
 HostName = Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9.-]{0,252}[a-z0-9])?(:[0-9]{1,5})?$")]
 CREDENTIAL = "${" + CREDENTIALS + "}"
 """How the name of a file begins that is a credential of the service."""
+CREDENTIALS_FOLDER = "credentials"
+"""Where credentials lie beside a configuration: systemd takes them from there."""
 
 
 def _only_credentials(text: str) -> str:
@@ -551,10 +553,10 @@ class Loaded:
         """A file named in the configuration; relative names start at the configuration's folder.
 
         A name that begins with ${CREDENTIALS_DIRECTORY}/ is a credential that systemd gives the
-        service; where there is none it stays a name that no file has.
+        service; outside of it, of `steadyhand check` say, it lies beside the configuration.
         """
         if text.startswith(f"{CREDENTIAL}/"):
-            folder = os.environ.get(CREDENTIALS) or f"/{CREDENTIAL}"
+            folder = os.environ.get(CREDENTIALS) or self.file.parent.resolve() / CREDENTIALS_FOLDER
             return Path(folder, text.removeprefix(f"{CREDENTIAL}/"))
         return (self.file.parent / text).resolve()
 

@@ -65,15 +65,21 @@ def test_the_folder_of_the_credentials_is_no_part_of_the_configuration(place, mo
 
 
 @pytest.mark.parametrize("value", [None, ""])
-def test_outside_the_service_it_is_said_what_is_missing(place, monkeypatch, value):
-    file, _ = place
+def test_outside_the_service_they_lie_beside_the_configuration(place, monkeypatch, value):
+    file, credentials = place
     monkeypatch.delenv(CREDENTIALS, raising=False)
     if value is not None:
         monkeypatch.setenv(CREDENTIALS, value)
     _, problems = check(file, bundle=False)
     told = fields(problems)
     assert set(told) == {"link.security.private_key", "link.security.password_file"}
-    assert all("CREDENTIALS_DIRECTORY=FOLDER steadyhand check" in text for text in told.values())
+    assert all("credentials/ beside the configuration" in text for text in told.values())
+    credentials.rename(file.parent / "credentials")
+    _, problems = check(file, bundle=False)
+    assert problems == []
+    (file.parent / "credentials" / "password").chmod(0o444)
+    _, problems = check(file, bundle=False)
+    assert "chmod 600" in fields(problems)["link.security.password_file"]
 
 
 def test_a_credential_that_is_missing_is_named(place, monkeypatch):
