@@ -35,7 +35,7 @@ from steadyhand.runtime.assemble import (
     site_parameters,
     tightened,
 )
-from steadyhand.runtime.config import Loaded, OpcUaLink, load_config
+from steadyhand.runtime.config import CREDENTIALS_FOLDER, Loaded, OpcUaLink, load_config
 from steadyhand.runtime.folders import folder_fault
 from steadyhand.runtime.operator_socket import socket_fault
 from steadyhand.runtime.panel.access import read_people
