@@ -313,7 +313,7 @@ def _secret_fault(file: Path) -> str | None:
     except OSError as error:
         hint = ""
         if file.parent.name == CREDENTIALS_FOLDER and not os.environ.get(CREDENTIALS):
-            hint = f"; outside the service it lies in {CREDENTIALS_FOLDER}/ beside the configuration"
+            hint = f"; outside the service: in {CREDENTIALS_FOLDER}/ beside the configuration"
         return f"cannot be read: {error.strerror}{hint}"
     if not stat.S_ISREG(status.st_mode):
         return "is no regular file"
