@@ -96,6 +96,8 @@ def status_table(now: dict[str, Any]) -> Table:
             "override",
             f"{item['output']}={item['value']:g} by {item['owner']}: {item['reason']}",
         )
+    if now["alarm"]:
+        table.add_row("bundle", now["alarm"])
     for item in now["alarms"]:
         if not item["shelved"]:
             table.add_row(item["severity"], f"{item['code']}: {item['text']}")
