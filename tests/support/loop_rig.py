@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -72,7 +73,14 @@ class Bundles:
         self.stranger.mkdir(exist_ok=True)
         self._unknown, _ = generate_key(self.stranger, "nobody", ["controller"])
 
-    def pack(self, name: str, version: int, known: bool = True, seed: int = 0) -> Path:
+    def pack(
+        self,
+        name: str,
+        version: int,
+        known: bool = True,
+        seed: int = 0,
+        not_after: datetime | None = None,
+    ) -> Path:
         """One bundle; `known` False: signed by a stranger."""
         n_y = len(self.contract.observations)
         maker = TanhPolicy(n_y=n_y, seed=seed)
@@ -88,6 +96,7 @@ class Bundles:
             trust=TRUST,
             evidence={},
             provenance={"seed": seed},
+            not_after=not_after,
         )
         return file
 

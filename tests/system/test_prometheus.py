@@ -7,8 +7,10 @@ the faults that the control room meets; the others need more than a few seconds 
 """
 
 import contextlib
+import ctypes
 import os
 import resource
+import shutil
 import signal
 import subprocess
 import tempfile
@@ -16,18 +18,22 @@ import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from steadyhand.adapters.opcua.settings import INSECURE_WORD
 from steadyhand.adapters.sim.faults import FaultKind, SignalFault
 from steadyhand.controllers.errors import RequestError
-from tests.support.loop_rig import OUTPUT, SHIPPED, Rig, until
+from tests.support.loop_rig import OUTPUT, SHIPPED, Bundles, Rig, until
 from tests.support.prometheus import RULES, Monitoring, filled_in, free_port, missing, panels
 
 pytestmark = pytest.mark.skipif(bool(missing()), reason=missing() or "installed")
 TIME_SCALE = 3000.0
 PATIENCE_S = 60.0
+STARTED = "process_start_time_seconds"
 
 
 @dataclass
@@ -94,22 +100,26 @@ class Site:
         resource.prlimit(self.pid, which, (soft, hard))
 
 
-@pytest.fixture(scope="module")
-def site() -> Iterator[Site]:
-    """A runtime that drives the shipped plant with the shipped bundle."""
+@contextlib.contextmanager
+def watched(**settings: Any) -> Iterator[Site]:
+    """A runtime that drives, and Prometheus over it."""
     with tempfile.TemporaryDirectory(prefix="prom") as name, contextlib.ExitStack() as opened:
         folder, port = Path(name), free_port()
+        changes = {
+            "listen: 127.0.0.1:9464": f"listen: 127.0.0.1:{port}\n  plant_values: true",
+            # control changes hands more often here than any plant would let it
+            "clean_ticks: 4": "clean_ticks: 4\n  max_raises: 1000",
+        }
         rig = Rig(
             folder / "rig",
-            TIME_SCALE,
-            SHIPPED.parent / "thermal_storage.shb",
-            SHIPPED.parent / "keys",
-            plant_options=("--certificate-days", "365"),
-            # control changes hands more often here than any plant would let it
-            changes={
-                "listen: 127.0.0.1:9464": f"listen: 127.0.0.1:{port}\n  plant_values: true",
-                "clean_ticks: 4": "clean_ticks: 4\n  max_raises: 1000",
-            },
+            **{
+                "time_scale": TIME_SCALE,
+                "bundle": SHIPPED.parent / "thermal_storage.shb",
+                "keys": SHIPPED.parent / "keys",
+                "plant_options": ("--certificate-days", "365"),
+            }
+            | settings
+            | {"changes": changes | settings.get("changes", {})},
         )
         opened.callback(rig.close)
         monitoring = Monitoring(folder / "monitoring", port)
@@ -119,8 +129,15 @@ def site() -> Iterator[Site]:
         rig.write_config()
         rig.start_runtime()
         rig.wait_in_control()
-        until(made.drives, PATIENCE_S, "the policy drives", rig.story)
         until(lambda: monitoring.value('up{job="steadyhand"}') == 1.0, PATIENCE_S, "a scrape")
+        yield made
+
+
+@pytest.fixture(scope="module")
+def site() -> Iterator[Site]:
+    """The shipped plant with the shipped bundle."""
+    with watched() as made:
+        until(made.drives, PATIENCE_S, "the policy drives", made.rig.story)
         yield made
 
 
@@ -330,3 +347,250 @@ def test_who_is_told_hears_of_the_cause_alone(site):
         _server_back(site)
     follows = {"HandsOff", "OnFallback", "NotGranted", "MeasurementFault", "WritesFailing"}
     assert not told & {f"Steadyhand{name}" for name in follows}
+
+
+# -- the faults that take longer -------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def stopped_thread(pid: int) -> Iterator[None]:
+    """The main thread of a process stands still, all others go on: seized as a debugger would."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    ptrace = libc.ptrace
+    ptrace.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p]
+    seize, interrupt, detach = 0x4206, 0x4207, 17
+    assert ptrace(seize, pid, None, None) == 0, os.strerror(ctypes.get_errno())
+    try:
+        assert ptrace(interrupt, pid, None, None) == 0
+        os.waitpid(pid, 0x40000000)  # __WALL
+        yield
+    finally:
+        ptrace(detach, pid, None, None)
+
+
+def test_a_loop_that_stands_still_is_seen(site):
+    alarm = "SteadyhandLoopStalled"
+    page = f"http://127.0.0.1:{site.port}/metrics"
+    for _ in range(20):
+        with stopped_thread(site.pid):
+            try:
+                urllib.request.urlopen(page, timeout=1.0).read()
+            except OSError:
+                continue  # it was stopped while it held the interpreter: nobody answers then
+            words = site.wait_for(alarm)
+            break
+    assert words["summary"].startswith("north-building: no tick for ")
+    site.wait_without(alarm)
+
+
+def _start_thrice(site: Site) -> None:
+    for _ in range(3):
+        assert site.rig.runtime is not None
+        before = site.monitoring.value(STARTED)
+        site.rig.runtime.kill()
+        site.rig.runtime.wait()
+        site.rig.start_runtime()
+        until(lambda n=before: site.monitoring.value(STARTED) not in (None, n), 60.0, "a scrape")
+
+
+def _stop_and_go_on(site: Site) -> None:
+    os.kill(site.pid, signal.SIGSTOP)
+    time.sleep(4.0 * site.rig.period_s)
+    os.kill(site.pid, signal.SIGCONT)
+
+
+def _few_descriptors(site: Site) -> None:
+    open_now = len(list(Path(f"/proc/{site.pid}/fd").iterdir()))
+    site.limit(resource.RLIMIT_NOFILE, open_now + 4)
+
+
+def _charge_for_ever(site: Site) -> None:
+    """The valve stays where it charges: sooner or later the tank is full."""
+    site.rig.ask("override", output=OUTPUT, value=-300.0, reason="test", for_s=80000.0)
+    until(lambda: site.rig.truth()["applied"][OUTPUT] < -50.0, PATIENCE_S, "it charges")
+    site.fault(OUTPUT, FaultKind.IGNORED)
+
+
+def _let_go(site: Site) -> None:
+    _clear_faults(site)
+    _clear_override(site)
+    site.acknowledge()
+
+
+def _too_much(site: Site) -> None:
+    site.rig.ask("override", output=OUTPUT, value=450.0, reason="test", for_s=80000.0)
+
+
+def _hot_world(site: Site) -> None:
+    """Every thermometer and every forecast agree that it is hotter than ever."""
+    site.fault("outdoor_temperature_degc", FaultKind.WRONG, bias=12.0)
+    for i in range(1, 5):
+        site.fault(f"outdoor_forecast_{i:02d}_degc", FaultKind.WRONG, bias=12.0)
+
+
+def _deny(site: Site) -> None:
+    site.side("access", signal=OUTPUT, writable=False)
+
+
+def _allow(site: Site) -> None:
+    site.side("access", signal=OUTPUT, writable=True)
+    site.acknowledge()
+
+
+def _break_bundle(site: Site) -> None:
+    """As a copy that was cut short; what ran before is kept beside the journal."""
+    rig = site.rig
+    broken = rig.folder / "broken.shb"
+    assert rig.bundle is not None
+    broken.write_bytes(rig.bundle.read_bytes()[:-1000])
+    rig.stop_runtime()
+    rig.config.write_text(rig.config.read_text().replace(str(rig.bundle), str(broken)))
+    _start_again(site)
+
+
+def _mend_bundle(site: Site) -> None:
+    site.rig.stop_runtime()
+    site.rig.write_config()
+    _start_again(site)
+
+
+RARE = (
+    Trouble("SteadyhandRestarts", _start_thrice, _nothing),
+    Trouble(
+        "SteadyhandLastResort",
+        lambda site: site.side("pause", on=True),
+        lambda site: site.side("pause", on=False),
+        "OBS_REPEAT",
+    ),
+    Trouble(
+        "SteadyhandHandsOff",
+        lambda site: site.side("server_state", state="Suspended"),
+        lambda site: site.side("server_state", state="Running"),
+        "SERVER_STATE",
+    ),
+    Trouble("SteadyhandLatched", _deny, _allow),
+    Trouble(
+        "SteadyhandWritesFailing",
+        lambda site: site.side("latency", write_s=3.0),
+        lambda site: site.side("latency", write_s=0.0),
+        "WRITE_",
+    ),
+    Trouble("SteadyhandOutsideLimits", _charge_for_ever, _let_go, "tank_full"),
+    Trouble("SteadyhandFilterNoAnswer", _charge_for_ever, _let_go),
+    Trouble("SteadyhandFilterBusy", _too_much, _clear_override),
+    Trouble("SteadyhandUnfamiliar", _hot_world, _let_go),
+    Trouble(
+        "SteadyhandPolicyShareLow",
+        lambda site: site.fault("load_forecast_03_kw", FaultKind.OFF),
+        _clear_faults,
+    ),
+    Trouble("SteadyhandOverruns", _stop_and_go_on, _nothing),
+    Trouble("SteadyhandBundleRefused", _break_bundle, _mend_bundle),
+    Trouble("SteadyhandFilesExhausted", _few_descriptors, lambda site: site.limit(
+        resource.RLIMIT_NOFILE, resource.prlimit(site.pid, resource.RLIMIT_NOFILE)[1])),
+)  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("trouble", RARE, ids=lambda trouble: trouble.alarm)
+def test_a_rare_alarm_comes_with_its_fault_and_goes_with_it(site, trouble):
+    until(site.drives, PATIENCE_S, "the policy drives", site.rig.story)
+    comes_and_goes(site, trouble)
+
+
+# -- what has to be so from the start --------------------------------------------------------------
+
+
+def soon(days: float) -> datetime:
+    """In so many days, in whole seconds."""
+    return (datetime.now(UTC) + timedelta(days=days)).replace(microsecond=0)
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 64 MiB for the journal."""
+    mount = tmp_path / "small"
+    mount.mkdir(mode=0o700)
+    command = ["mount", "-t", "tmpfs", "-o", "size=64m,mode=0700", "tmpfs", str(mount)]
+    if subprocess.run(command, capture_output=True, check=False).returncode:
+        pytest.skip("may not mount file systems")
+    yield mount
+    subprocess.run(["umount", "-l", str(mount)], check=True)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_papers_that_end_and_a_disk_that_fills(small_disk, tmp_path):
+    """Bundle and certificates end in ten days; a new bundle and new certificates, and all is well.
+    The journal's disk fills, and is emptied.
+    """
+    bundles = Bundles(tmp_path / "bundles")
+    with watched(
+        bundle=bundles.pack("first", 1, not_after=soon(10.0)),
+        keys=bundles.keys,
+        plant_options=("--certificate-days", "10"),
+        changes={"directory: var/journal": f"directory: {small_disk}/journal"},
+    ) as site:
+        bundle, certificate = "SteadyhandBundleExpires", "SteadyhandCertificateExpires"
+        assert "9d 23h" in site.wait_for(bundle)["summary"]
+        assert "9d 23h" in site.wait_for(certificate)["summary"]
+        renewed = bundles.pack("second", 2, not_after=soon(365.0))
+        site.rig.ask("swap", file=str(renewed), reason="renewed")
+        site.wait_without(bundle)
+
+        def fill(site: Site) -> None:
+            disk = os.statvfs(small_disk)
+            ballast = small_disk / "ballast"
+            ballast.write_bytes(bytes(int(0.97 * disk.f_bavail * disk.f_frsize)))
+
+        def empty(site: Site) -> None:
+            (small_disk / "ballast").unlink()
+
+        comes_and_goes(site, Trouble("SteadyhandJournalDiskFilling", fill, empty))
+        site.rig.stop_runtime()
+        assert site.rig.plant is not None
+        site.rig.plant.stop()
+        shutil.rmtree(site.rig.folder / "pki")
+        site.rig.plant_options = ("--certificate-days", "365")
+        site.rig.bundle = renewed
+        site.rig.start_plant()
+        site.rig.write_config()
+        _start_again(site)
+        site.wait_without(certificate)
+        assert not site.firing(bundle)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_link_without_encryption_never_stops_saying_so(tmp_path):
+    bundles = Bundles(tmp_path / "bundles")
+    word = f"insecure_no_encryption: {INSECURE_WORD}"
+    with watched(
+        bundle=bundles.pack("first", 1),
+        keys=bundles.keys,
+        plant_options=("--insecure-no-encryption-and-anonymous-users",),
+        changes={
+            "policy: Basic256Sha256": word,
+            "    certificate: pki/client_cert.der\n": "",
+            "    private_key: pki/client_key.pem\n": "",
+            "    trusted: [pki/server_cert.der]\n": "",
+            "    user: controller\n": "",
+            "    password_file: pki/password\n": "",
+        },
+    ) as site:
+        alarm = "SteadyhandLinkInsecure"
+        assert "neither encrypted nor signed" in site.wait_for(alarm)["summary"]
+        time.sleep(3.0)
+        assert site.firing(alarm)
+        site.rig.stop_runtime()
+        assert site.rig.plant is not None
+        site.rig.plant.stop()
+        site.rig.plant_options, site.rig.changes = (), {
+            old: new for old, new in site.rig.changes.items() if "pki" not in old
+            and "Basic256" not in old and "controller" not in old
+        }  # fmt: skip
+        site.rig.start_plant()
+        site.rig.write_config()
+        _start_again(site)
+        site.wait_without(alarm)
