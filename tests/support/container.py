@@ -50,9 +50,10 @@ class Container:
         self._console = folder / "console.log"
         with self._console.open("wb") as log:
             self._process = subprocess.Popen(
-                ["systemd-nspawn", "--quiet", "--volatile=yes", "--directory=/", "--boot",
-                 "--private-network", "--register=no", "--keep-unit", f"--machine={name}",
-                 "--console=pipe", *binds, "systemd.unit=basic.target"],
+                # it ends with us, however we end
+                ["setpriv", "--pdeathsig=KILL", "systemd-nspawn", "--quiet", "--volatile=yes",
+                 "--directory=/", "--boot", "--private-network", "--register=no", "--keep-unit",
+                 f"--machine={name}", "--console=pipe", *binds, "systemd.unit=basic.target"],
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
                 env=_CLEAN,
             )  # fmt: skip
