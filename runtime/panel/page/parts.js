@@ -118,7 +118,8 @@ function shelfItem(shelf, actions) {
 const open = new Set();
 
 export function showDecisions(decisions) {
-  if (open.size && decisions.length) return; // whoever reads one is not to lose it
+  const read = open.size || $("decisions").contains(document.activeElement);
+  if (read && decisions.length) return; // whoever reads one is not to lose it
   remake($("decisions"), decisions, () => decisions.length
     ? decisions.map(decision) : el("p", { class: "quiet", text: "None yet." }));
 }
