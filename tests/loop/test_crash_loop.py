@@ -33,6 +33,17 @@ def events(rig, name):
         return [event for event in journal.events() if event.event == name]
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_stop_while_it_still_starts_is_an_orderly_end(rig, number):
+    made = rig()
+    process = made.start_runtime()
+    until(lambda: notes(made)["running"] is not None, what="the note", instead=made.said.read_text)
+    process.send_signal(number)
+    assert process.wait(30.0) == 0
+    assert notes(made)["running"] is None
+    assert "Traceback" not in made.said.read_text()
+
+
 @pytest.mark.timeout(240)
 def test_crashes_of_one_bundle_take_it_out_until_somebody_has_looked(rig, bundles, first_bundle):
     made = rig()
