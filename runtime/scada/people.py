@@ -111,12 +111,18 @@ def read_people(path: Path) -> dict[str, Person]:
 
 
 def _person(line: str) -> Person:
+    """One line. What is wrong is told without what stands there: it may be another secret's file.
+
+    Raises:
+        ValueError: it makes no sense.
+    """
     name, _, rest = line.partition(":")
     role, _, proof = rest.partition(":")
-    if not NAME.fullmatch(name):
-        raise ValueError(f"{name[:64]!r} is no user name: letters, digits and . _ @ -")
-    if role not in ROLES:
-        raise ValueError(f"{name}: role {role[:32]!r} is not one of {', '.join(ROLES)}")
+    if role not in ROLES or not NAME.fullmatch(name):
+        raise ValueError(
+            f"is no name:role:proof; a name has letters, digits and . _ @ -, the role is one of "
+            f"{', '.join(ROLES)}"
+        )
     kind, *fields = proof.split(":")
     if kind == "certificate":
         if len(fields) != 1 or not re.fullmatch(r"[0-9a-f]{64}", fields[0]):
@@ -124,7 +130,7 @@ def _person(line: str) -> Person:
     elif kind == "scrypt":
         _unpacked(name, fields)
     else:
-        raise ValueError(f"{name}: proof {kind[:32]!r} is neither scrypt nor certificate")
+        raise ValueError(f"{name}: the proof is neither scrypt nor certificate")
     return Person(name, ROLES[role], proof)
 
 

@@ -13,9 +13,11 @@ import pytest
 
 from steadyhand.controllers.errors import ConfigError
 from steadyhand.runtime.check import check
-from steadyhand.runtime.config import json_schema, parse_config
+from steadyhand.runtime.config import INSECURE_WORD, json_schema, parse_config
 from steadyhand.runtime.exits import exit_of
+from steadyhand.runtime.operator_protocol import Role
 from steadyhand.runtime.quantity import magnitude
+from steadyhand.runtime.scada.people import Person, password_proof, write_people
 from steadyhand.runtime.start import serve
 from steadyhand.runtime.yaml_source import Source, read_yaml
 
@@ -23,6 +25,17 @@ REPOSITORY = Path(__file__).parents[2]
 SHIPPED = REPOSITORY / "configs" / "thermal_storage" / "steadyhand.yaml"
 
 WITHOUT_BUNDLE = re.sub(r"(?m)^bundle:\n(?:  .*\n)+", "", SHIPPED.read_text())
+
+SCADA = """\
+scada:
+  listen: 127.0.0.1:4841
+  certificate: pki/server_cert.der
+  private_key: pki/server_key.pem
+  trusted: pki/trusted_clients
+  users_file: pki/users
+  sessions: 8
+metrics:
+"""
 
 # name: (text in the shipped file, what it is replaced by, field, code, words of the message)
 BROKEN: dict[str, tuple[str, str, str, str, tuple[str, ...]]] = {
@@ -185,6 +198,40 @@ BROKEN: dict[str, tuple[str, str, str, str, tuple[str, ...]]] = {
     "panel with a signal twice": (
         "metrics:\n", "panel:\n  signals: [cooling_load_kw, cooling_load_kw]\nmetrics:\n",
         "panel.signals.1", "CFG_DUP", ("twice",)),
+    "scada open to everyone": (
+        "metrics:\n", SCADA.replace("127.0.0.1:4841", "0.0.0.0:4841"),
+        "scada", "CFG_LISTEN", ("0.0.0.0", "allow_remote")),
+    "scada on no address": (
+        "metrics:\n", SCADA.replace("127.0.0.1:4841", "localhost"),
+        "scada", "CFG_LISTEN", ("127.0.0.1:4841",)),
+    "scada without users": (
+        "metrics:\n", SCADA.replace("  users_file: pki/users\n", ""),
+        "scada", "CFG_SECURITY", ("users_file",)),
+    "scada without anything": (
+        "metrics:\n", "scada: {}\nmetrics:\n",
+        "scada", "CFG_SECURITY", ("certificate, private_key, trusted, users_file",)),
+    "scada with half a word": (
+        "metrics:\n", "scada:\n  insecure_no_encryption: i_accept\nmetrics:\n",
+        "scada", "CFG_SECURITY", ("i_accept_that_anyone",)),
+    "scada with passwords in the clear": (
+        "metrics:\n", SCADA.replace("  sessions", f"  insecure_no_encryption: {INSECURE_WORD}\n"
+                                    "  sessions"),
+        "scada", "CFG_SECURITY", ("remove users_file",)),
+    "scada's files that are not there": (
+        "metrics:\n", SCADA.replace("pki/users", "pki/nobody"), "scada.users_file", "CFG_FILE",
+        ("pki/nobody", "No such file")),
+    "scada's users in a file of another kind": (
+        "metrics:\n", SCADA.replace("pki/users", "pki/password"), "scada.users_file", "CFG_FILE",
+        ("pki/password", "is no name:role:proof")),
+    "scada's folder of trust that is not there": (
+        "metrics:\n", SCADA.replace("trusted_clients", "nowhere"), "scada.trusted", "CFG_FILE",
+        ("pki/nowhere", "no folder")),
+    "scada with a key that does not fit": (
+        "metrics:\n", SCADA.replace("server_key", "user_key"),
+        "scada.private_key", "CFG_FILE", ("user_key.pem",)),
+    "scada for nobody at all": (
+        "metrics:\n", SCADA.replace("sessions: 8", "sessions: 0"),
+        "scada.sessions", "CFG_BOUNDS", ("0",)),
     "panel's tokens that are not there": (
         "metrics:\n", "panel:\n  token_file: pki/nowhere\nmetrics:\n",
         "panel.token_file", "CFG_FILE", ("No such file",)),
@@ -291,6 +338,8 @@ def plant_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name, content in (("empty", b"\n"), ("bytes", b"\xff\xfe")):
         (folder / "pki" / name).write_bytes(content)
         (folder / "pki" / name).chmod(0o600)
+    people = {"ann": Person("ann", Role.OPERATE, password_proof("password of ann"))}
+    write_people(folder / "pki" / "users", people)
     (folder / "locked").mkdir()
     (folder / "locked" / "lock").symlink_to(folder / "pki" / "empty")
     return folder
