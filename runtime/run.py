@@ -4,6 +4,7 @@ The process of the policy is started first of all; it imports the model's runtim
 """
 
 import gc
+import os
 import sys
 from pathlib import Path
 from typing import NoReturn
@@ -25,6 +26,8 @@ def run(file: Path, max_ticks: int | None = None, quiet: bool = False) -> None:
         ConfigError: the start is refused.
     """
     gc.disable()  # importing makes a million objects that stay; the loop collects from then on
+    # no package that happens to lie here takes part in reading a configuration, or is looked for
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     spawned: Spawned | None
     try:
         spawned = Spawned()
