@@ -1,13 +1,17 @@
 """Users' file and folder of trusted clients: what is refused, and what a change does."""
 
+import hashlib
 import os
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from cryptography.x509.oid import ExtendedKeyUsageOID
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding
+from cryptography.x509.oid import NameOID
 
-from steadyhand.adapters.opcua.application_certificate import make_certificate
 from steadyhand.controllers.errors import ConfigError
 from steadyhand.runtime.operator_protocol import Role
 from steadyhand.runtime.scada import people as module
@@ -26,10 +30,23 @@ PROOF = password_proof("correct horse")
 
 
 def certificate(folder: Path, name: str, days: float = 1.0) -> bytes:
-    return make_certificate(
-        folder / f"{name}.der", folder / f"{name}_key.pem", f"urn:test:{name}", ["localhost"],
-        ExtendedKeyUsageOID.CLIENT_AUTH, days,
-    )  # fmt: skip
+    """A self-signed certificate, also in the file `name`.der; elliptic, for it is made at once."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    now = datetime.now(UTC)
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(subject)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - timedelta(days=2))
+        .not_valid_after(now + timedelta(days=days))
+        .sign(key, hashes.SHA256())
+    )
+    der = made.public_bytes(Encoding.DER)
+    (folder / f"{name}.der").write_bytes(der)
+    return der
 
 
 def users(folder: Path, text: str, mode: int = 0o600) -> Path:
@@ -76,7 +93,7 @@ def test_a_person_with_a_certificate_has_no_password(tmp_path):
 
 
 def test_a_certificate_out_of_its_dates_is_nobody(tmp_path):
-    der = certificate(tmp_path, "old", days=1e-7)
+    der = certificate(tmp_path, "old", days=-1.0)
     people = People(users(tmp_path, f"cat:operator:{certificate_proof(der)}\n"))
     assert people.by_certificate(der) is None
 
@@ -173,7 +190,7 @@ def test_only_what_lies_in_the_folder_is_trusted(tmp_path):
 def test_out_of_its_dates_is_not_trusted_and_told_so(tmp_path):
     folder, told = tmp_path / "trusted", []
     folder.mkdir()
-    old = certificate(tmp_path, "old", days=1e-7)
+    old = certificate(tmp_path, "old", days=-1.0)
     (folder / "old.der").write_bytes(old)
     assert not TrustFolder(folder, told.append).trusts(old)
     assert "out of its dates" in told[0] and not (tmp_path / "rejected").exists()
@@ -184,19 +201,12 @@ def test_refused_certificates_do_not_fill_the_disk(tmp_path):
     folder.mkdir()
     trust = TrustFolder(folder)
     for i in range(MAX_KEPT + 4):
-        file = tmp_path / f"{i}.der"
-        der = make_certificate(
-            file, tmp_path / "key.pem", f"urn:test:{i}", [], ExtendedKeyUsageOID.CLIENT_AUTH
-        )
-        (tmp_path / "key.pem").unlink()
+        der = certificate(tmp_path, str(i))
         assert not trust.trusts(der)
-        newest = datetime.now(UTC) + timedelta(seconds=i)
-        for path in (tmp_path / "rejected").glob("*.der"):
-            if path.read_bytes() == der:
-                os.utime(path, (newest.timestamp(),) * 2)
-        if i > 6:
-            break
-    assert len(list((tmp_path / "rejected").iterdir())) <= MAX_KEPT
+        kept = tmp_path / "rejected" / f"{hashlib.sha256(der).hexdigest()}.der"
+        os.utime(kept, (i, i))
+    assert len(list((tmp_path / "rejected").iterdir())) == MAX_KEPT
+    assert kept.read_bytes() == der  # the newest is there
 
 
 def test_a_file_that_is_no_certificate(tmp_path):
