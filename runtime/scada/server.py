@@ -9,6 +9,7 @@ import asyncio
 import gc
 import logging
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -36,6 +37,9 @@ WAIT_FOR_TICK_S = 2.0
 """So long the loop may take to its first tick before the server starts without one."""
 RESTART_FIRST_S, RESTART_CAP_S = 1.0, 60.0
 JOIN_S = 2.0
+SWITCH_S = 5e-4
+"""A thread that wants the interpreter gets it after so long; the default is ten times that, and a
+tick asks for it several times while this thread may be at work for a busy client."""
 CALLERS = 4
 """Commands that wait for the loop at the same time."""
 ANONYMOUS = "anonymous"
@@ -202,6 +206,7 @@ class ScadaServer:
     def _run(self) -> None:
         """Serve, and start again after a defect; control never depends on it."""
         self._begin.wait(WAIT_FOR_TICK_S)
+        sys.setswitchinterval(min(SWITCH_S, sys.getswitchinterval()))
         pause_s = RESTART_FIRST_S
         while not self._stopping.is_set():
             began_s = time.monotonic()
