@@ -27,6 +27,7 @@ from steadyhand.runtime.bundle.contract import PlantContract
 from steadyhand.runtime.bundle.installed import InstalledState
 from steadyhand.runtime.bundle.load import Bundle, admit_bundle
 from steadyhand.runtime.bundle.signature import TrustStore
+from steadyhand.runtime.certificate_watch import Watched
 from steadyhand.runtime.child import ChildLimits, examine
 from steadyhand.runtime.clock import Clock, Idle, LockstepClock, PacedClock, PlantClock
 from steadyhand.runtime.config import Loaded
@@ -146,6 +147,7 @@ def opcua_settings(loaded: Loaded, link: cfg.OpcUaLink) -> OpcUaSettings:
         certificate=_path(loaded, given.certificate),
         private_key=_path(loaded, given.private_key),
         trusted=tuple(loaded.path(name) for name in given.trusted),
+        revoked=tuple(loaded.path(name) for name in given.revoked),
         user=given.user or "",
         password_file=_path(loaded, given.password_file),
         insecure_no_encryption=given.insecure_no_encryption or "",
@@ -160,6 +162,16 @@ def opcua_settings(loaded: Loaded, link: cfg.OpcUaLink) -> OpcUaSettings:
         request_timeout_s=link.request_timeout,
         command_life_s=link.command_life or wall_period_s,
     )
+
+
+def watched_certificates(loaded: Loaded) -> Watched:
+    """Every certificate that may run out: the link's, and that of our own OPC UA server."""
+    link, scada = loaded.config.link, loaded.config.scada
+    scada_file = None if scada is None else _path(loaded, scada.certificate)
+    if not isinstance(link, cfg.OpcUaLink):
+        return Watched(scada=scada_file)
+    given = opcua_settings(loaded, link).security
+    return Watched(given.certificate, given.trusted, given.revoked, scada_file)
 
 
 def opcua_tags(parts: PlantParts, link: cfg.OpcUaLink) -> Any:  # noqa: ANN401

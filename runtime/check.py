@@ -19,9 +19,16 @@ from cryptography import x509
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 
+from steadyhand.adapters.opcua.trust_files import files_of
 from steadyhand.adapters.secret_file import CREDENTIALS, exposed
 from steadyhand.controllers.catalogue import plant_kind
-from steadyhand.controllers.errors import BundleError, ConfigError, ModelError, SteadyhandError
+from steadyhand.controllers.errors import (
+    BundleError,
+    ConfigError,
+    LinkError,
+    ModelError,
+    SteadyhandError,
+)
 from steadyhand.controllers.heuristics.transfer import Transfer
 from steadyhand.controllers.signals import SignalSet
 from steadyhand.runtime.assemble import (
@@ -154,8 +161,10 @@ def _link_files(loaded: Loaded) -> Iterator[Problem]:
         ((*where, "password_file"), security.password_file, _word_fault),
     ]
     files += [
-        ((*where, "trusted", i), name, _certificate_fault)
-        for i, name in enumerate(security.trusted)
+        ((*where, "trusted", i), name, _trusted_fault) for i, name in enumerate(security.trusted)
+    ]
+    files += [
+        ((*where, "revoked", i), name, _revoked_fault) for i, name in enumerate(security.revoked)
     ]
     yield from _files(loaded, where, files, security.certificate, security.private_key)
 
@@ -242,6 +251,36 @@ def _certificate_fault(file: Path) -> str | None:
         return f"cannot be read: {error.strerror}"
     except ValueError:
         return "is no X.509 certificate in DER or PEM form"
+    return None
+
+
+def _trusted_fault(place: Path) -> str | None:
+    """A certificate, or a folder with at least one."""
+    try:
+        files = [file for file in files_of([place]) if file.suffix != ".crl"]
+    except LinkError as error:
+        return str(error)
+    if not files:
+        return "is a folder without certificates; put those of the servers you trust there"
+    for file in files:
+        fault = _certificate_fault(file)
+        if fault:
+            return fault if file == place else f"in it, {file.name} {fault}"
+    return None
+
+
+def _revoked_fault(place: Path) -> str | None:
+    """A revocation list, or a folder of them. Whether an authority signed it, the link looks at."""
+    try:
+        for file in files_of([place]):
+            raw = file.read_bytes()
+            (x509.load_pem_x509_crl if b"-----BEGIN" in raw else x509.load_der_x509_crl)(raw)
+    except LinkError as error:
+        return str(error)
+    except OSError as error:
+        return f"cannot be read: {error.strerror}"
+    except ValueError:
+        return "is no revocation list in DER or PEM form"
     return None
 
 

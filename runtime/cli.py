@@ -164,9 +164,16 @@ def _main() -> None:
 @cache
 def complete() -> typer.Typer:
     """The command line with every part of it."""
-    from steadyhand.runtime import cli_bundle, cli_demo, cli_operator, cli_record, cli_scada
+    from steadyhand.runtime import (
+        cli_bundle,
+        cli_demo,
+        cli_operator,
+        cli_pki,
+        cli_record,
+        cli_scada,
+    )
 
-    for part in (cli_bundle, cli_demo, cli_operator, cli_record, cli_scada):
+    for part in (cli_bundle, cli_demo, cli_operator, cli_pki, cli_record, cli_scada):
         part.register(app)
     _training_commands()
     return app

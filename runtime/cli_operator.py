@@ -103,6 +103,9 @@ def status_table(now: dict[str, Any]) -> Table:
             table.add_row(item["severity"], f"{item['code']}: {item['text']}")
     for item in now["shelved"]:
         table.add_row("shelved", f"{item['code']} by {item['owner']}: {item['reason']}")
+    for item in now.get("certificates", ()):
+        if item["state"] != "good":
+            table.add_row("certificate", f"{item['name']} {item['state']}")
     if now["journal"]["fault"]:
         table.add_row("record", now["journal"]["fault"])
     if now["latched"]:

@@ -124,7 +124,13 @@ class Security(Section):
         default=None, description="our key, mode 0600; may be ${CREDENTIALS_DIRECTORY}/NAME"
     )
     trusted: list[FileText] = Field(
-        default_factory=list, description="certificates of servers we trust, by file"
+        default_factory=list,
+        description="certificates of servers we trust, or of the authority that signed them; by "
+        "file or folder",
+    )
+    revoked: list[FileText] = Field(
+        default_factory=list,
+        description="revocation lists of the trusted authorities; by file or folder",
     )
     server_uri: NodeText = Field(description="application URI by which the plant is known")
     user: Annotated[str, Field(min_length=1, max_length=256)] | None = None
@@ -359,7 +365,8 @@ class Panel(Section):
     token_file: FileText | None = Field(
         default=None,
         description="file of mode 0600 with a name and a token a line: these people may give "
-        "commands from the page; without it the page only shows",
+        "commands from the page; without it the page only shows; may be "
+        "${CREDENTIALS_DIRECTORY}/NAME",
     )
     hosts: list[HostName] = Field(
         default_factory=list,

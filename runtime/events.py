@@ -86,6 +86,7 @@ _NONE = "none needed"
 _SENSOR = "check the sensor and its wiring; the heuristic drives meanwhile"
 _SERVER = "check the plant server and the network; the plant's own control has it meanwhile"
 _IDENTITY = "find out which server answered before you acknowledge"
+_RENEW = "make a new one and give it to both sides: see docs/security.md"
 _LOAD = "find what slowed this machine down"
 _MODEL = "look at the policy's last inputs; swap or roll back the bundle if it repeats"
 _TRUST = "none at once; if it repeats, the plant has left what the policy was trained on"
@@ -110,6 +111,17 @@ _ROWS: Mapping[ReasonCode, _Row] = {
     ReasonCode.TAG_TYPE: (_OFF, _ALARM, 1, "a tag changed its data type", _IDENTITY),
     ReasonCode.SERVER_ID: (_OFF, _CRITICAL, 1, "another server answers", _IDENTITY),
     ReasonCode.SERVER_STATE: (_OFF, _ALARM, 0, "the plant's server is not running", _SERVER),
+    # Certificates end on a date that everybody knows: a session that runs goes on, a new one does
+    # not begin, and then the link's state says who drives.
+    ReasonCode.CERT_EXPIRING: (_POLICY, _WARNING, 0, "a certificate ends soon", _RENEW),
+    ReasonCode.CERT_EXPIRED: (_POLICY, _ALARM, 0, "a certificate has expired", _RENEW),
+    ReasonCode.CERT_CHANGED: (
+        _OFF,
+        _CRITICAL,
+        1,
+        "the server shows another certificate, which is not trusted",
+        "compare its fingerprint on site before you trust it, then acknowledge",
+    ),
     ReasonCode.SUB_STALE: (_FALLBACK, _WARNING, 0, "the subscription went silent", _SERVER),
     ReasonCode.SAMPLE_BAD: (_FALLBACK, _WARNING, 0, "a measurement has bad quality", _SENSOR),
     ReasonCode.SAMPLE_UNCERTAIN: (

@@ -26,6 +26,7 @@ from steadyhand.runtime import assemble
 from steadyhand.runtime.alarms import Alarm, Alarms, Shelf
 from steadyhand.runtime.asked import AskedKeeper, load_asked
 from steadyhand.runtime.bundle.load import Bundle
+from steadyhand.runtime.certificate_watch import CertificateWatch
 from steadyhand.runtime.clock import Idle
 from steadyhand.runtime.commands import Command, Desk
 from steadyhand.runtime.config import Config, Loaded, OpcUaLink
@@ -50,7 +51,7 @@ from steadyhand.runtime.scada.server import ScadaServer
 from steadyhand.runtime.slot import Closable, PolicySlot
 from steadyhand.runtime.start import First, NoPolicy
 from steadyhand.runtime.swap import Swap
-from steadyhand.runtime.vitals import ServiceVitals, ends_of_validity
+from steadyhand.runtime.vitals import ServiceVitals
 from steadyhand.runtime.worker import PolicyProcess
 
 STOP_S = 20.0
@@ -149,6 +150,7 @@ class Service:
         # the plant's beat is waited for two periods long, and then there is one more tick
         self.health.patience_s = 3.0 * wall_period_s + 1.0
         self.reload = Reload(self.loaded.file, self.loaded.digest, self.recorder.event)
+        self.certificates = self._watch_certificates()
         self.vitals = self._make_vitals()
         self.metrics = Metrics(
             Identity(config.name, parts.kind.id, _bundle_id(bundle)),
@@ -246,17 +248,24 @@ class Service:
             return (), ()
         return self.plant.plant.observations.names, self.plant.outputs.names
 
+    def _watch_certificates(self) -> CertificateWatch:
+        """Tells when a certificate of the link or of SCADA runs out."""
+        watch = CertificateWatch(
+            assemble.watched_certificates(self.loaded),
+            self.recorder.event,
+            lambda: getattr(self.link, "server_ends_s", 0.0),
+        )
+        self._open.callback(watch.close)
+        watch.start()
+        return watch
+
     def _make_vitals(self) -> ServiceVitals:
-        link, bundle = self.config.link, self.first.bundle
-        ends: dict[str, float] = {}
-        if isinstance(link, OpcUaLink):
-            security = assemble.opcua_settings(self.loaded, link).security
-            ends = ends_of_validity(security.certificate, security.trusted)
+        bundle = self.first.bundle
         return ServiceVitals(
             self.policy,
             self.journal,
             self.health,
-            ends,
+            lambda: self.certificates.ends,
             lambda: self.alarm,
             0.0 if bundle is None else bundle.manifest.not_after.timestamp(),
         )
@@ -357,7 +366,7 @@ class Service:
         self._between()
 
     def _see_alarms(self, tick: Tick) -> None:
-        own = () if self.scada is None else self.scada.faults
+        own = (*(() if self.scada is None else self.scada.faults), *self.certificates.look())
         groups = (tick.faults, tick.verdict.faults, tick.sent.faults, own)
         modes = self.modes
         for ended in self.alarms.update(groups, modes.latches, modes.situation, tick.now_s):
@@ -696,6 +705,7 @@ def status(service: Service, tick: Tick) -> dict[str, Any]:
         },
         "bundle": service.policy.label,
         "alarm": service.alarm,
+        "certificates": service.certificates.view(),
         "journal": {
             "fault": audit.text if audit is not None else "",
             "records": stored.records,

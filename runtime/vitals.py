@@ -10,8 +10,6 @@ from math import isfinite
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
-from cryptography import x509
-
 from steadyhand.controllers.frames import LinkState
 from steadyhand.controllers.protocols import Policy
 from steadyhand.runtime.exposition import Family, Kind
@@ -43,7 +41,8 @@ class Vitals:
     bundle_not_after_s: float = 0.0
     swaps: int = 0
     certificates: Mapping[str, float] = field(default_factory=dict)
-    """End of validity: "own", and the earliest of the "trusted" ones."""
+    """End of validity by name: "own", "server", "scada", and the earliest of the "trusted" ones
+    and of the "revocation_list"s."""
     disk_free_bytes: float = 0.0
     disk_size_bytes: float = 0.0
     """Of the journal's disk."""
@@ -82,7 +81,8 @@ class ServiceVitals:
     policy: PolicySlot
     journal: Journal
     health: Health
-    certificates: Mapping[str, float] = field(default_factory=dict)
+    certificates: Callable[[], Mapping[str, float]] = dict
+    """When which certificate ends."""
     alarm: Callable[[], str] = lambda: ""
     """Why another policy than the configured one drives, or empty."""
     bundle_not_after_s: float = 0.0
@@ -109,7 +109,7 @@ class ServiceVitals:
             as_configured=not self.alarm(),
             bundle_not_after_s=self.bundle_not_after_s,
             swaps=self.swaps,
-            certificates=self.certificates,
+            certificates=self.certificates(),
             disk_free_bytes=free,
             disk_size_bytes=size,
             journal_backlog=self.journal.backlog,
@@ -127,7 +127,7 @@ def _state_of(policy: Policy, label: str) -> str:
 
 
 def families(vitals: Vitals) -> Iterable[Family]:
-    """As series. Those of certificates exist where there are any: they are known at the start."""
+    """As series. Those of certificates exist where there are any."""
     values: tuple[tuple[str, Kind, str, float], ...] = (
         ("link_connects_total", "counter", "Times the link came up.", vitals.connects),
         ("link_clock_offset_seconds", "gauge", "Clock of the plant's server minus ours.",
@@ -166,7 +166,7 @@ def families(vitals: Vitals) -> Iterable[Family]:
         yield Family(
             "steadyhand_certificate_not_after_timestamp_seconds",
             "gauge",
-            "End of validity: our certificate, and the first of the trusted ones to end.",
+            "End of validity: ours, the plant server's, and the first of the trusted ones to end.",
             [({"certificate": name}, end_s) for name, end_s in vitals.certificates.items()],
         )
     yield Family(
@@ -175,29 +175,6 @@ def families(vitals: Vitals) -> Iterable[Family]:
         "Where the policy runs, and whether it does.",
         [({"policy": state}, float(state == vitals.policy)) for state in POLICY_STATES],
     )
-
-
-def ends_of_validity(own: Path | None, trusted: Iterable[Path]) -> dict[str, float]:
-    """When the link's certificates end; files that cannot be read are left out: others tell."""
-    ends = {}
-    if own is not None and (found := _ends(own)):
-        ends["own"] = found[0]
-    theirs = [end_s for path in trusted for end_s in _ends(path)]
-    if theirs:
-        ends["trusted"] = min(theirs)
-    return ends
-
-
-def _ends(path: Path) -> list[float]:
-    try:
-        raw = path.read_bytes()
-        if b"-----BEGIN" in raw:
-            certificates = x509.load_pem_x509_certificates(raw)
-        else:
-            certificates = [x509.load_der_x509_certificate(raw)]
-    except (OSError, ValueError):
-        return []
-    return [certificate.not_valid_after_utc.timestamp() for certificate in certificates]
 
 
 def disk_bytes(directory: Path) -> tuple[float, float]:

@@ -97,6 +97,11 @@ class OpcUaLink:
         return 0.0 if self._worker is None else self._worker.clock_offset_s
 
     @property
+    def server_ends_s(self) -> float:
+        """When the certificate that the server showed ends, wall seconds; 0: it showed none."""
+        return 0.0 if self._worker is None else self._worker.server_ends_s
+
+    @property
     def overtaken(self) -> int:
         """How many commands a newer one replaced before they were sent."""
         return self._slot.replaced

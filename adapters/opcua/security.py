@@ -2,6 +2,7 @@
 own reason. There is no trust on first use.
 """
 
+import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -16,15 +17,32 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import serialization
 
 from steadyhand.adapters.opcua.settings import Security
+from steadyhand.adapters.opcua.trust_files import files_of
 from steadyhand.adapters.secret_file import exposed
 from steadyhand.controllers.errors import LinkError
+from steadyhand.controllers.reasons import ReasonCode
+
+_log = logging.getLogger(__name__)
 
 MAX_CHAIN = 5
 """Longest certificate chain that is followed."""
 
 
 class ServerIdentityError(LinkError):
-    """The server that answers is not the one configured, or cannot prove it."""
+    """The server that answers is not the one configured, or cannot prove it.
+
+    `code` is its reason code; `certificate` is what it showed, where that is a certificate.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        code: ReasonCode = ReasonCode.SERVER_ID,
+        certificate: x509.Certificate | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.code = code
+        self.certificate = certificate
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -72,15 +90,27 @@ def load_credentials(security: Security) -> Credentials | None:
     password = ""
     if security.password_file is not None:
         password = _read_private(security.password_file).decode("utf-8").rstrip("\r\n")
-    return Credentials(
-        certificate,
-        private_key,
-        uris[0],
-        tuple(cert for path in security.trusted for cert in _load_certificates(path)),
-        frozenset(entry for path in security.revoked for entry in _load_revoked(path)),
-        security.user,
-        password,
+    trusted = tuple(
+        cert for path in files_of(security.trusted) for cert in _load_certificates(path)
     )
+    if not trusted:
+        folders = ", ".join(map(str, security.trusted))
+        raise LinkError(f"trusted {folders}: no certificate in it, so no server is believed")
+    revoked = frozenset(
+        entry for path in files_of(security.revoked) for entry in _load_revoked(path, trusted)
+    )
+    return Credentials(certificate, private_key, uris[0], trusted, revoked, security.user, password)
+
+
+def renewed(security: Security, before: Credentials) -> Credentials:
+    """The credentials as the files are now, so that certificates can be renewed, and taken back,
+    without a restart; as they were where they cannot be used.
+    """
+    try:
+        return load_credentials(security) or before
+    except LinkError as error:
+        _log.warning("the changed certificates are not used: %s", error)
+        return before
 
 
 def _read_private(path: Path) -> bytes:
@@ -105,7 +135,8 @@ def _load_certificates(path: Path) -> list[x509.Certificate]:
         raise LinkError(f"{path}: not a PEM or DER certificate ({error})") from None
 
 
-def _load_revoked(path: Path) -> list[tuple[x509.Name, int]]:
+def _load_revoked(path: Path, trusted: tuple[x509.Certificate, ...]) -> list[tuple[x509.Name, int]]:
+    """Entries of a list that one of the trusted authorities signed."""
     try:
         raw = path.read_bytes()
         load = x509.load_pem_x509_crl if b"-----BEGIN" in raw else x509.load_der_x509_crl
@@ -114,7 +145,19 @@ def _load_revoked(path: Path) -> list[tuple[x509.Name, int]]:
         raise LinkError(f"{path}: cannot be read: {error.strerror}") from None
     except ValueError as error:
         raise LinkError(f"{path}: not a revocation list ({error})") from None
+    if not any(ca.subject == crl.issuer and _signed_list(ca, crl) for ca in trusted):
+        raise LinkError(
+            f"{path}: the revocation list is not signed by any trusted authority: "
+            "add the authority's certificate to trusted, or take the right list"
+        )
     return [(crl.issuer, entry.serial_number) for entry in crl]
+
+
+def _signed_list(authority: x509.Certificate, crl: x509.CertificateRevocationList) -> bool:
+    try:
+        return bool(crl.is_signature_valid(authority.public_key()))  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        return False
 
 
 def _alternative_names(certificate: x509.Certificate, kind: Any) -> list[Any]:  # noqa: ANN401
@@ -218,7 +261,8 @@ def _check_validity(certificate: x509.Certificate, now: datetime, what: str) -> 
         )
     if now > certificate.not_valid_after_utc:
         raise ServerIdentityError(
-            f"{what} expired on {certificate.not_valid_after_utc:%Y-%m-%d %H:%M} UTC: renew it"
+            f"{what} expired on {certificate.not_valid_after_utc:%Y-%m-%d %H:%M} UTC: renew it",
+            ReasonCode.CERT_EXPIRED,
         )
 
 
@@ -257,7 +301,8 @@ def _check_trust(chain: list[x509.Certificate], credentials: Credentials, now: d
         current = issuer
     raise ServerIdentityError(
         f"server certificate (SHA-256 {fingerprint(chain[0])}) is not in the trust list and no "
-        "trusted authority signed it: compare the fingerprint on site, then add the file to trusted"
+        "trusted authority signed it: compare the fingerprint on site, then add it to trusted",
+        certificate=chain[0],
     )
 
 

@@ -13,6 +13,7 @@ from urllib.parse import urlparse
 from asyncua import Client, ua
 from asyncua.crypto import security_policies
 from asyncua.ua.ua_binary import struct_from_binary
+from cryptography import x509
 
 from steadyhand.adapters.opcua.channel import abort, cap_messages
 from steadyhand.adapters.opcua.security import (
@@ -20,6 +21,7 @@ from steadyhand.adapters.opcua.security import (
     ServerIdentityError,
     check_server,
     choose_endpoint,
+    renewed,
     split_chain,
 )
 from steadyhand.adapters.opcua.settings import OpcUaSettings
@@ -58,6 +60,8 @@ class Session:
         self.timeout_s = timeout_s
         """Deadline of every request."""
         self.limits: dict[str, int] = {}
+        self.certificate: x509.Certificate | None = None
+        """What the server showed; None on an open channel."""
 
     @property
     def protocol(self) -> Any:  # noqa: ANN401
@@ -203,7 +207,9 @@ async def open_session(settings: OpcUaSettings, credentials: Credentials | None)
     """
     endpoint = await _find_endpoint(settings)
     client = _new_client(settings)
+    certificate: x509.Certificate | None = None
     if credentials is not None:
+        credentials = renewed(settings.security, credentials)
         host = urlparse(settings.endpoint).hostname if settings.security.check_host else None
         certificate = check_server(
             split_chain(endpoint.ServerCertificate), credentials, settings.server_uri, host
@@ -223,6 +229,7 @@ async def open_session(settings: OpcUaSettings, credentials: Credentials | None)
     try:
         await within(settings.connect_timeout_s, client.connect(), "open session")
         session = Session(client, settings.request_timeout_s)
+        session.certificate = certificate
         await session.read_limits()
     except BaseException as error:
         abort(client)

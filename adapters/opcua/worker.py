@@ -12,6 +12,7 @@ from dataclasses import replace
 from math import isnan, nan
 
 from asyncua import ua
+from cryptography import x509
 
 from steadyhand.adapters.opcua.commands import Slot
 from steadyhand.adapters.opcua.feed import BUSY, Feed, wait
@@ -77,6 +78,8 @@ class Worker:
         self._kinds: dict[str, WireType] = {}
         self._losses: deque[float] = deque(maxlen=settings.flap_count)
         self._lost_s = 0.0
+        self._shown: x509.Certificate | None = None
+        """The certificate of the last session's server."""
         self._standing: tuple[Fault, ...] = (INSECURE,) if settings.security.insecure else ()
         self.output_kinds = tuple(
             WIRE_TYPES.get(tag.wire_type, WIRE_TYPES["Double"]) for tag in tags.outputs
@@ -92,6 +95,12 @@ class Worker:
         """Number of the last command of which it is known what became of it."""
         self.settled_s = self.turned_s
         """When that was."""
+
+    @property
+    def server_ends_s(self) -> float:
+        """When the certificate of the server ends, wall seconds; 0: there is none."""
+        shown = self._shown
+        return 0.0 if shown is None else shown.not_valid_after_utc.timestamp()
 
     @property
     def plant_beat(self) -> int:
@@ -184,7 +193,7 @@ class Worker:
             except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001
                 # whatever a server can provoke ends here; cancelled are awaits inside the library,
                 # when it tears a connection down, and this task itself only by `stop`
-                self._pin_down(LinkState.DOWN, (*self._standing, *_faults_of(error)))
+                self._pin_down(LinkState.DOWN, (*self._standing, *_faults_of(error, self._shown)))
                 if isinstance(error, ua.UaError) and "TooManySessions" in type(error).__name__:
                     pause_s = NO_SLOT_PAUSE_S
             if self.connects != connects:
@@ -235,6 +244,7 @@ class Worker:
         self._slot.take()  # whatever was meant for the session before
         self._session_number += 1
         self.connects += 1
+        self._shown = session.certificate
         self.output_kinds = plant.output_kinds
         self._plant = plant
         feed = Feed(session, plant, self._settings, self._due, self._now, self._pin)
@@ -293,10 +303,18 @@ class Worker:
                 applied=plant.outputs.applied,
                 state=LinkState.UP,
                 granted=plant.signs.granted,
-                faults=(*self._standing, *flapping, *feed.faults, *plant.faults),
+                faults=(*self._standing, *self._expired(), *flapping, *feed.faults, *plant.faults),
                 session=self._session_number if writable else 0,
             )
         )
+
+    def _expired(self) -> tuple[Fault, ...]:
+        """A session goes on when the server's certificate ends meanwhile; the next one will not."""
+        ends_s = self.server_ends_s
+        if not 0.0 < ends_s < time.time():
+            return ()
+        text = "the server's certificate has ended: this session goes on, no other will begin"
+        return (Fault(ReasonCode.CERT_EXPIRED, text=text),)
 
     def _flapping(self) -> tuple[Fault, ...]:
         settings = self._settings
@@ -312,12 +330,16 @@ class Worker:
         )
 
 
-def _faults_of(error: BaseException) -> tuple[Fault, ...]:
+def _faults_of(error: BaseException, shown: x509.Certificate | None) -> tuple[Fault, ...]:
+    """What ended a session or kept it from beginning; `shown`: certificate of the last one."""
     if isinstance(error, VerificationError):
         return error.faults
     text = str(error) or type(error).__name__
     if isinstance(error, ServerIdentityError):
-        return (Fault(ReasonCode.SERVER_ID, text=text),)
+        if error.code is ReasonCode.CERT_EXPIRED:
+            return (Fault(ReasonCode.LINK_DOWN, text=text), Fault(error.code, text=text))
+        other = error.certificate is not None and shown not in (None, error.certificate)
+        return (Fault(ReasonCode.CERT_CHANGED if other else error.code, text=text),)
     if isinstance(error, (LinkTimeoutError, TimeoutError)):
         return (Fault(ReasonCode.LINK_TIMEOUT, text=text),)
     return (Fault(ReasonCode.LINK_DOWN, text=f"{type(error).__name__}: {text}"),)

@@ -16,11 +16,12 @@ from ruamel.yaml import YAML
 from steadyhand.adapters.sim.certificates import make_pki
 from steadyhand.controllers.frames import Fault, LinkState, Source
 from steadyhand.controllers.reasons import ReasonCode
+from steadyhand.runtime.certificate_watch import Watched
 from steadyhand.runtime.chain import Head
 from steadyhand.runtime.cli import complete
 from steadyhand.runtime.journal import Status
 from steadyhand.runtime.metrics import Identity, Metrics
-from steadyhand.runtime.vitals import Vitals, ends_of_validity
+from steadyhand.runtime.vitals import Vitals
 from tests.support.prometheus import DEPLOY, RULES, panels
 from tests.support.records import LAYOUT, tick_arguments
 
@@ -58,7 +59,7 @@ def needs(program: str) -> pytest.MarkDecorator:
 def series(tmp_path_factory) -> dict[str, dict[str, set[str]]]:
     """Every name on the page of a runtime with everything on, and the values of its labels."""
     pki = make_pki(tmp_path_factory.mktemp("pki") / "pki", "thermal_storage")
-    ends = ends_of_validity(pki.client_cert, [pki.server_cert])
+    ends = Watched(pki.client_cert, (pki.server_cert,)).ends()
     made = Metrics(
         Identity("loop", "tank"),
         900.0,

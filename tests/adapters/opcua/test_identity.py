@@ -129,7 +129,7 @@ def test_files_that_cannot_be_used_are_named_at_open(pki, opcua, tmp_path) -> No
     readable = tmp_path / "key.pem"
     readable.write_bytes(pki.client_key.read_bytes())
     readable.chmod(0o644)
-    refuses("mode 0644 lets others read it", private_key=readable)
+    refuses("mode 0644: others could read it", private_key=readable)
     refuses("cannot be read", private_key=tmp_path / "absent")
     refuses("cannot be read", trusted=(tmp_path / "absent",))
     garbage = tmp_path / "garbage"
@@ -252,3 +252,68 @@ def test_a_certificate_that_only_claims_its_issuer_is_not_believed(pki, authorit
 def test_a_malformed_certificate_is_an_identity_error(blob) -> None:
     with pytest.raises(ServerIdentityError):
         split_chain(blob)
+
+
+# A24: certificates that end or change while a session runs
+
+
+def test_a_session_outlives_the_servers_certificate_and_the_next_one_does_not_begin(
+    pki, opcua, drive, tmp_path
+) -> None:
+    short = type(pki)(tmp_path)
+    left = timedelta(seconds=4)
+    short.server_cert, short.server_key = short.make(
+        "server", opcua.SERVER_URI, life=timedelta(days=1) + left
+    )
+    server = opcua.server(secure=short)
+    driver = drive(server.endpoint, security=short.security()).up()
+    assert ReasonCode.CERT_EXPIRED not in driver.codes()
+    ends_s = driver.link.server_ends_s
+    assert ends_s == pytest.approx(datetime.now(UTC).timestamp() + 4.0, abs=4.0)
+    fault = driver.sees(ReasonCode.CERT_EXPIRED)
+    assert "this session goes on" in fault.text
+    # it drives on
+    assert driver.read().link is LinkState.UP
+    driver.write(21.0)
+    opcua.until(lambda: server.get("valve") == 21.0)
+    connects = driver.link.connects
+    server.stop()
+    driver.down()
+    driver.forget()
+    server.start()
+    opcua.until(lambda: driver.saw(ReasonCode.CERT_EXPIRED), 15.0)
+    assert "expired on" in driver.fault(ReasonCode.CERT_EXPIRED).text
+    assert "expired on" in driver.fault(ReasonCode.LINK_DOWN).text
+    assert driver.read().link is not LinkState.UP
+    assert driver.link.connects == connects
+    assert not driver.write(22.0).written
+    # nothing is latched by a date: a renewed certificate that is trusted brings it back
+    assert not driver.saw(ReasonCode.SERVER_ID)
+    server.stop()
+    new_cert, short.server_key = short.make("renewed", opcua.SERVER_URI)
+    short.server_cert.write_bytes(new_cert.read_bytes())  # the file that is trusted
+    server.start()
+    driver.up(20.0)
+    driver.clears(ReasonCode.CERT_EXPIRED)
+
+
+def test_another_certificate_of_the_same_application_is_not_taken_for_the_old_one(
+    pki, opcua, drive, tmp_path
+) -> None:
+    mine = type(pki)(tmp_path)
+    trusted = tmp_path / "trusted"
+    trusted.mkdir()
+    (trusted / "plant.der").write_bytes(mine.server_cert.read_bytes())
+    server = opcua.server(secure=mine)
+    driver = drive(server.endpoint, security=mine.security(trusted=(trusted,))).up()
+    server.stop()
+    mine.server_cert, mine.server_key = mine.make("forged", opcua.SERVER_URI)
+    server.start()
+    fault = driver.sees(ReasonCode.CERT_CHANGED)
+    found = x509.load_der_x509_certificate(mine.server_cert.read_bytes())
+    assert found.fingerprint(hashes.SHA256()).hex(":") in fault.text
+    assert not driver.write(1.0).written
+    assert driver.read().link is not LinkState.UP
+    # once somebody has compared it and put it into the folder, it is let in without a restart
+    (trusted / "new.der").write_bytes(mine.server_cert.read_bytes())
+    driver.up(20.0)

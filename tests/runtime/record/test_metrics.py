@@ -18,7 +18,6 @@ from prometheus_client.openmetrics.parser import (
 )
 from prometheus_client.parser import text_string_to_metric_families
 
-from steadyhand.adapters.sim.certificates import make_pki
 from steadyhand.controllers.frames import (
     Certified,
     Fault,
@@ -33,7 +32,7 @@ from steadyhand.runtime.chain import Head
 from steadyhand.runtime.exposition import escape, wants_open_metrics
 from steadyhand.runtime.journal import Status
 from steadyhand.runtime.metrics import Identity, Metrics, age_buckets, time_buckets
-from steadyhand.runtime.vitals import Vitals, disk_bytes, ends_of_validity
+from steadyhand.runtime.vitals import Vitals, disk_bytes
 from tests.support.records import LAYOUT, observation, report, tick_arguments
 
 
@@ -377,17 +376,6 @@ def test_the_process_tells_of_itself():
     assert own["process_max_fds"] == resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     assert own["process_threads"] == int(status.partition("Threads:")[2].split()[0])
     assert 0.0 < own["process_cpu_seconds_total"] <= time.process_time() + 0.1
-
-
-def test_the_ends_of_certificates(tmp_path):
-    pki = make_pki(tmp_path / "pki", "thermal_storage", days=10.0)
-    ends = ends_of_validity(pki.client_cert, [pki.server_cert])
-    assert set(ends) == {"own", "trusted"}
-    assert all(end_s - time.time() == pytest.approx(10 * 86400.0, abs=120.0)
-               for end_s in ends.values())  # fmt: skip
-    broken = tmp_path / "broken.der"
-    broken.write_bytes(b"none")
-    assert ends_of_validity(tmp_path / "absent", [broken]) == {}
 
 
 def test_the_space_on_a_disk(tmp_path):

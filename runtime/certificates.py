@@ -1,0 +1,145 @@
+"""What certificates and revocation lists say: whose, until when, in which state. Never a key."""
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import rsa
+
+from steadyhand.adapters.opcua.trust_files import ENDINGS
+from steadyhand.controllers.errors import FileError
+
+DAY_S = 86_400.0
+WARN_DAYS = (30, 7, 1)
+"""Days before the end at which one is warned."""
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What one certificate or revocation list says; never anything of a key."""
+
+    file: Path
+    kind: str
+    """authority, application, or revocation list."""
+    subject: str
+    uris: tuple[str, ...]
+    hosts: tuple[str, ...]
+    sha256: str
+    not_before: datetime
+    not_after: datetime
+    bits: int = 0
+    """Of an RSA key; 0: another kind, or a list."""
+    revoked: int = 0
+    """Entries of a revocation list."""
+
+    def state(self, now: datetime) -> str:
+        """In words: good, or how long there is left, or what is wrong with its dates."""
+        return state_of(self.not_before.timestamp(), self.not_after.timestamp(), now.timestamp())
+
+
+def state_of(not_before_s: float, not_after_s: float, now_s: float) -> str:
+    """What the dates mean now. All times are wall seconds since 1970."""
+    if now_s < not_before_s:
+        return "not valid yet"
+    left_s = not_after_s - now_s
+    if left_s <= 0.0:
+        return "EXPIRED"
+    if left_s < DAY_S * WARN_DAYS[0]:
+        days = left_s / DAY_S
+        return f"expires in {days:.0f} days" if days >= 2.0 else f"expires in {24 * days:.0f} h"
+    return "good"
+
+
+def read_certificates(path: Path) -> list[x509.Certificate]:
+    """Certificates of a DER or PEM file, at least one.
+
+    Raises:
+        FileNotFoundError: it is not there.
+        FileError: it cannot be read or holds none.
+    """
+    try:
+        raw = path.read_bytes()
+        if b"-----BEGIN CERT" in raw:
+            return x509.load_pem_x509_certificates(raw)
+        return [x509.load_der_x509_certificate(raw)]
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise FileError(f"{path}: cannot be read: {error.strerror}") from None
+    except ValueError:
+        raise FileError(f"{path}: holds no X.509 certificate in DER or PEM form") from None
+
+
+def facts(path: Path) -> list[Facts]:
+    """What a certificate file or a revocation list says; of a folder, what each file in it says.
+
+    Raises:
+        FileError: a file cannot be read or is neither.
+    """
+    if path.is_dir():
+        files = sorted(p for p in path.rglob("*") if p.suffix in ENDINGS and "_key" not in p.stem)
+        return [fact for file in files for fact in facts(file)]
+    try:
+        return [_certificate_facts(path, found) for found in read_certificates(path)]
+    except FileNotFoundError:
+        raise FileError(f"{path}: is not there; name a certificate, a list or a folder") from None
+    except FileError as error:
+        found = _list_facts(path)
+        if found is None:
+            raise error from None
+        return [found]
+
+
+def _certificate_facts(path: Path, found: x509.Certificate) -> Facts:
+    names: Any = ()
+    authority = False
+    try:
+        names = found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except (x509.ExtensionNotFound, ValueError):
+        names = ()
+    try:
+        authority = found.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
+    except (x509.ExtensionNotFound, ValueError):
+        authority = False
+    kinds = (x509.DNSName, x509.IPAddress)
+    key = found.public_key()
+    return Facts(
+        path,
+        "authority" if authority else "application",
+        found.subject.rfc4514_string(),
+        tuple(n.value for n in names if isinstance(n, x509.UniformResourceIdentifier)),
+        tuple(str(n.value) for n in names if isinstance(n, kinds)),
+        fingerprint(found),
+        found.not_valid_before_utc,
+        found.not_valid_after_utc,
+        key.key_size if isinstance(key, rsa.RSAPublicKey) else 0,
+    )
+
+
+def _list_facts(path: Path) -> Facts | None:
+    try:
+        raw = path.read_bytes()
+        load = x509.load_pem_x509_crl if b"-----BEGIN" in raw else x509.load_der_x509_crl
+        found = load(raw)
+    except (OSError, ValueError):
+        return None
+    last = found.last_update_utc
+    return Facts(
+        path,
+        "revocation list",
+        found.issuer.rfc4514_string(),
+        (),
+        (),
+        found.fingerprint(hashes.SHA256()).hex(),
+        last,
+        found.next_update_utc or datetime.max.replace(tzinfo=UTC),
+        revoked=len(list(found)),
+    )
+
+
+def fingerprint(certificate: x509.Certificate) -> str:
+    """SHA-256, 64 small hex digits."""
+    return certificate.fingerprint(hashes.SHA256()).hex()
