@@ -82,3 +82,7 @@ class Bucket:
             return False
         self._tokens -= 1.0
         return True
+
+    def give(self) -> None:
+        """Put one token back."""
+        self._tokens = min(self._burst, self._tokens + 1.0)

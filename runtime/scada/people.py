@@ -204,7 +204,10 @@ class People:
         proof = person.proof if person is not None and known else self._decoy
         n, r, p, salt, made = _unpacked(name, proof.split(":")[1:])
         right = hmac.compare_digest(_scrypt(password[:LONGEST_PASSWORD], salt, n, r, p), made)
-        return person if right and known else None
+        if not (right and known):
+            return None
+        self._logins.give()  # only guessing uses the tries up
+        return person
 
     def by_certificate(self, der: bytes) -> Person | None:
         """Who that is; None: nobody, or the certificate is out of its dates."""
