@@ -36,6 +36,7 @@ from steadyhand.runtime.crash_loop import Policy as Counted
 from steadyhand.runtime.exits import words_of
 from steadyhand.runtime.folders import make_folder
 from steadyhand.runtime.health import Health
+from steadyhand.runtime.slot import Closable
 from steadyhand.runtime.spawn import Spawned
 from steadyhand.runtime.worker import PolicyProcess
 
@@ -61,20 +62,24 @@ def serve(
         ConfigError: the pre-flight found problems; the message names all of them.
         JournalError: another process already runs this plant.
     """
-    _on_stop(_end_the_start)
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        _on(number, stop.set)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # a closed terminal is no reason to stop a plant
     health = Health.from_environment()
     health.starting("verifying configuration and bundle", START_S)
     loaded, parts, given = _checked(file, spawned)
     with _crashes(loaded).run() as crashes:
         first = _first(file, loaded, parts, given, crashes)
+        if stop.is_set():  # before there is anything to hand back
+            if isinstance(first.policy, Closable):
+                first.policy.close()
+            return
         if first.alarm:
             with suppress(OSError, ValueError):
                 sys.stderr.write(f"steadyhand: {first.alarm}\n")
         from steadyhand.runtime.service import Service, introduction
 
-        stop = threading.Event()
-        _on_stop(stop.set)
         with Service(loaded, first, health, crashes) as service:
             _on(signal.SIGHUP, service.reload.ask)
             if not quiet:
@@ -90,16 +95,6 @@ def _on(number: signal.Signals, act: Callable[[], object]) -> None:
         act()
 
     signal.signal(number, handle)
-
-
-def _on_stop(act: Callable[[], object]) -> None:
-    for number in (signal.SIGTERM, signal.SIGINT):
-        _on(number, act)
-
-
-def _end_the_start() -> None:
-    """Asked to stop before there is anything to hand back: the end of that is an orderly one."""
-    raise SystemExit(0)
 
 
 def _crashes(loaded: Loaded) -> CrashLoop:

@@ -39,7 +39,7 @@ def test_a_stop_while_it_still_starts_is_an_orderly_end(rig, number):
     process = made.start_runtime()
     until(lambda: notes(made)["running"] is not None, what="the note", instead=made.said.read_text)
     process.send_signal(number)
-    assert process.wait(30.0) == 0
+    assert process.wait(30.0) == 0, made.said.read_text()
     assert notes(made)["running"] is None
     assert "Traceback" not in made.said.read_text()
 
