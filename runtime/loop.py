@@ -188,6 +188,15 @@ class Loop:
             timings,
         )
 
+    def step(self) -> Tick:
+        """Wait for one beat, tick, and do everything that is due between two ticks."""
+        beat = self._clock.wait(self._image)
+        self.last = self.tick(beat)
+        self._tell(self.last, beat)
+        self._withdraw()
+        self._between_ticks()
+        return self.last
+
     def run(self, stop: threading.Event, max_ticks: int | None = None) -> None:
         """Tick until `stop` is set, then hand the plant back.
 
@@ -200,11 +209,7 @@ class Loop:
         count = 0
         try:
             while not stop.is_set() and (max_ticks is None or count < max_ticks):
-                beat = self._clock.wait(self._image)
-                self.last = self.tick(beat)
-                self._tell(self.last, beat)
-                self._withdraw()
-                self._between_ticks()
+                self.step()
                 gc.collect(0)
                 count += 1
         finally:
