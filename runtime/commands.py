@@ -20,7 +20,7 @@ from typing import Any
 
 from steadyhand.controllers.errors import RequestError, SteadyhandError
 from steadyhand.runtime.operator_people import Bucket
-from steadyhand.runtime.operator_protocol import COMMANDS, Role, check_arguments
+from steadyhand.runtime.operator_protocol import COMMANDS, Door, Role, check_arguments
 
 _log = logging.getLogger(__name__)
 MAX_PEOPLE = 256
@@ -161,7 +161,7 @@ class Desk:
             self.refused[code] += 1
 
     def call(
-        self, name: str, arguments: Mapping[str, Any], actor: str, role: Role
+        self, name: str, arguments: Mapping[str, Any], actor: str, role: Role, door: Door
     ) -> Mapping[str, Any]:
         """From the door to the answer: pace, form, role, loop. Waits for the loop.
 
@@ -170,13 +170,13 @@ class Desk:
         """
         try:
             self.pace(actor)
-            return self.carry_out(name, check_arguments(name, arguments), actor, role)
+            return self.carry_out(name, check_arguments(name, arguments), actor, role, door)
         except RequestError as error:
             self.count(error.code)
             raise
 
     def carry_out(
-        self, name: str, arguments: Mapping[str, Any], actor: str, role: Role
+        self, name: str, arguments: Mapping[str, Any], actor: str, role: Role, door: Door
     ) -> Mapping[str, Any]:
         """Have one well-formed command carried out.
 
@@ -184,7 +184,10 @@ class Desk:
             RequestError: ROLE, STARTING, QUEUE_FULL, TIMEOUT, INTERNAL, or what the handler
                 refused.
         """
-        needed = COMMANDS[name].role
+        spec = COMMANDS[name]
+        needed = spec.role
+        if door not in spec.doors:
+            raise RequestError("ROLE", f"{name} is not for the {door}: use the command line")
         if role < needed:
             raise RequestError("ROLE", f"{name} needs the role {needed.name.lower()}")
         starting = self._starting

@@ -18,7 +18,7 @@ from typing import Any
 from steadyhand.controllers.errors import RequestError
 from steadyhand.runtime.commands import Desk
 from steadyhand.runtime.operator_people import OperatorSettings, peer_of, role_of, user_name
-from steadyhand.runtime.operator_protocol import Role, encode, parse_request
+from steadyhand.runtime.operator_protocol import Door, Role, encode, parse_request
 from steadyhand.runtime.operator_socket import Lines, hang_up, listen
 
 
@@ -130,7 +130,7 @@ class OperatorServer:
                         "sequence": sequence,
                         "ok": True,
                         "result": self.desk.carry_out(
-                            request.command, request.arguments, actor, role
+                            request.command, request.arguments, actor, role, Door.SOCKET
                         ),
                     }
                 except RequestError as error:

@@ -12,7 +12,7 @@ worth nothing. No command switches the safety filter off or widens a limit: ther
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import IntEnum
+from enum import IntEnum, StrEnum
 from math import isfinite
 from typing import Any
 
@@ -33,17 +33,32 @@ class Role(IntEnum):
     ENGINEER = 2
 
 
+class Door(StrEnum):
+    """By which way a person's command comes in."""
+
+    SOCKET = "socket"
+    SCADA = "scada"
+    PANEL = "panel"
+
+
+_EVERYWHERE = frozenset(Door)
+_NOT_ON_THE_PAGE = frozenset({Door.SOCKET, Door.SCADA})
+_SOCKET = frozenset({Door.SOCKET})
+
+
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """One command: who may give it and what it takes."""
+    """One command: who may give it, what it takes, and by which doors it comes in."""
 
     role: Role
     required: Mapping[str, type]
     optional: Mapping[str, type]
+    doors: frozenset[Door] = _EVERYWHERE
 
 
+# The one table of who may do what. SCADA and the panel show the status without a command.
 COMMANDS: Mapping[str, Spec] = {
-    "status": Spec(Role.VIEW, {}, {}),
+    "status": Spec(Role.VIEW, {}, {}, _SOCKET),
     "mode": Spec(Role.OPERATE, {"mode": str}, {"reason": str}),
     "override": Spec(
         Role.OPERATE, {"output": str, "value": float, "reason": str, "for_s": float}, {}
@@ -52,8 +67,8 @@ COMMANDS: Mapping[str, Spec] = {
     "ack": Spec(Role.OPERATE, {}, {"code": str}),
     "shelve": Spec(Role.OPERATE, {"code": str, "reason": str, "for_s": float}, {}),
     "unshelve": Spec(Role.OPERATE, {"code": str}, {}),
-    "stop": Spec(Role.OPERATE, {"reason": str}, {}),
-    "swap": Spec(Role.ENGINEER, {"file": str, "reason": str}, {}),
+    "stop": Spec(Role.OPERATE, {"reason": str}, {}, _NOT_ON_THE_PAGE),
+    "swap": Spec(Role.ENGINEER, {"file": str, "reason": str}, {}, _NOT_ON_THE_PAGE),
 }
 
 

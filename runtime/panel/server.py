@@ -32,7 +32,8 @@ from steadyhand.runtime.http_server import (
     shown_address,
 )
 from steadyhand.runtime.operator_people import Bucket
-from steadyhand.runtime.operator_protocol import Role, encode, parse_request
+from steadyhand.runtime.operator_protocol import COMMANDS as DESK
+from steadyhand.runtime.operator_protocol import Door, Role, encode, parse_request
 from steadyhand.runtime.panel.access import Access
 from steadyhand.runtime.panel.pages import read_pages
 from steadyhand.runtime.panel.trends import Trends
@@ -46,7 +47,7 @@ SAMPLE_LIMIT = 4096
 RENDER_EVERY_S = 0.2
 IN_HAND = 2
 """Commands that wait for the loop at the same time; more are refused."""
-COMMANDS = frozenset({"mode", "override", "clear-override", "ack", "shelve", "unshelve"})
+COMMANDS = frozenset(name for name, spec in DESK.items() if Door.PANEL in spec.doors)
 """What may be asked from the page: neither stop nor swap."""
 JSON = "application/json"
 POLICY = (
@@ -387,7 +388,9 @@ class Panel:
 
         def carry_out() -> Response:
             try:
-                result = self._desk.call(command.command, command.arguments, actor, Role.OPERATE)
+                result = self._desk.call(
+                    command.command, command.arguments, actor, Role.OPERATE, Door.PANEL
+                )
             except RequestError as error:
                 return refusal(error.code, error.message)
             return json_reply(200, {"sequence": command.sequence, "ok": True, "result": result})

@@ -15,6 +15,7 @@ from asyncua.crypto.permission_rules import User, UserRole
 
 from steadyhand.adapters.opcua.guarded_server import GuardedInternals, GuardedServer, ServerLimits
 from steadyhand.controllers.errors import RequestError
+from steadyhand.runtime.operator_protocol import Door
 from steadyhand.runtime.record import TickRecord
 from steadyhand.runtime.scada import methods
 from steadyhand.runtime.scada.people import load_certificate
@@ -234,7 +235,7 @@ class Serving:
                 arguments["file"] = self._bundle_file(arguments["file"])
             assert owner.callers is not None  # noqa: S101  (made with this life)
             answer = await asyncio.get_running_loop().run_in_executor(
-                owner.callers, owner.desk.call, command, arguments, actor, role
+                owner.callers, owner.desk.call, command, arguments, actor, role, Door.SCADA
             )
             result, text = methods.done(answer)
         except methods.Wrong as wrong:
