@@ -246,8 +246,12 @@ class Metrics:
         if source is not self._was_source or verdict.trusted is not self._was_trusted:
             self._count_changes(source, verdict, modes)
         sent = tick.sent
-        if tick.faults or verdict.faults or sent.faults:
-            self._count_faults(tick)
+        filtered = () if tick.certified is None else tick.certified.faults
+        if tick.faults or verdict.faults or sent.faults or filtered:
+            self._count_faults((tick.faults, verdict.faults, sent.faults, filtered))
+            for fault in sent.faults:
+                if fault.code in self._rejected:
+                    self._rejected[fault.code] += 1
         now_s = self._wall()
         self._last_tick_s = now_s
         if sent.written:
@@ -275,14 +279,10 @@ class Metrics:
             self._trips[_CODE_INDEX[first]] += 1
         self._was_source, self._was_trusted = source, verdict.trusted
 
-    def _count_faults(self, tick: FinishedTick) -> None:
+    def _count_faults(self, groups: Iterable[Iterable[Fault]]) -> None:
         """Each code counts once per tick."""
-        groups = (tick.faults, tick.verdict.faults, tick.sent.faults)
         for code in {fault.code for group in groups for fault in group}:
             self._faults[_CODE_INDEX[code]] += 1
-        for fault in tick.sent.faults:
-            if fault.code in self._rejected:
-                self._rejected[fault.code] += 1
 
     def render(self, open_metrics: bool = False) -> bytes:
         """The whole page. Any thread but the loop's."""

@@ -250,6 +250,8 @@ def test_codes_show_what_is_wrong_what_came_first_and_what_is_latched():
         "latched": {"WRITE_DENIED"},
     }
     assert value(page, "overrides") == 2.0
+    counted = {c: value(page, "faulty_ticks_total", reason=c) for c in on["fault"]}
+    assert counted == dict.fromkeys(on["fault"], 1.0), "each once, wherever it was found"
     page.tick(tick(), 0, Modes())
     assert value(page, "fault", reason="OBS_STALE") == 0.0
     assert value(page, "cause", reason="OK") == 1.0
