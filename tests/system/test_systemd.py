@@ -296,8 +296,10 @@ def test_it_waits_for_its_plant_and_is_ready_when_it_sees_it(site):
     until(lambda: site.unit("SubState") == "running", what="ready", instead=site.story)
     assert site.unit("NRestarts") == "0"
     site.wait_driven()
-    assert "drives, confidence" in site.unit("StatusText")
-    assert "mode full" in site.unit("StatusText")
+    until(
+        lambda: re.match(r".* v\d+ drives, confidence .*; mode full$", site.unit("StatusText")),
+        what="who drives", instead=site.story,
+    )  # fmt: skip
 
 
 def test_the_secrets_are_for_the_service_only(site):
