@@ -70,7 +70,7 @@ class Moment(_Record):
         return max(0.0, self.wall_s - earlier.wall_s)
 
 
-class Policy(_Record):
+class Counted(_Record):
     """Which bundle; both empty where none is in use."""
 
     digest: Digest = ""
@@ -78,7 +78,7 @@ class Policy(_Record):
 
 
 class _Crash(_Record):
-    policy: Policy
+    policy: Counted
     seen: Moment
     """When the next start found it."""
     how: str
@@ -86,9 +86,9 @@ class _Crash(_Record):
 
 class _State(_Record):
     schema_version: Literal[1] = 1
-    running: Policy | None = None
+    running: Counted | None = None
     crashes: tuple[_Crash, ...] = ()
-    latched: tuple[Policy, ...] = ()
+    latched: tuple[Counted, ...] = ()
     everything: str = ""
     """Not empty: no policy at all may be started, and why."""
 
@@ -99,7 +99,7 @@ class Before:
 
     code: ReasonCode
     text: str
-    policy: Policy
+    policy: Counted
 
 
 class CrashLoop:
@@ -144,9 +144,14 @@ class CrashLoop:
             self._look()
 
     @property
-    def latched(self) -> tuple[Policy, ...]:
+    def latched(self) -> tuple[Counted, ...]:
         """Bundles that are not started before somebody acknowledges."""
         return self._state.latched
+
+    @property
+    def bars(self) -> bool:
+        """Is there anything to acknowledge?"""
+        return bool(self._state.latched or self._state.everything)
 
     def barred(self, digest: str) -> str:
         """Why the bundle `digest` must not be started; empty when it may."""
@@ -174,7 +179,7 @@ class CrashLoop:
         finally:
             self._release()
 
-    def use(self, policy: Policy) -> None:
+    def use(self, policy: Counted) -> None:
         """From now on `policy` is what a crash is counted for; on disk when this returns."""
         if self._fd < 0:
             return
@@ -187,10 +192,9 @@ class CrashLoop:
 
         On disk when this returns.
         """
-        state = self._state
-        if not (state.latched or state.everything):
+        if not self.bars:
             return ()
-        labels = tuple(policy.label for policy in state.latched) or ("all bundles",)
+        labels = tuple(policy.label for policy in self.latched) or ("all bundles",)
         self._change(
             lambda state: state.model_copy(update={"latched": (), "crashes": (), "everything": ""})
         )

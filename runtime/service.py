@@ -31,7 +31,6 @@ from steadyhand.runtime.clock import Idle
 from steadyhand.runtime.commands import Command, Desk
 from steadyhand.runtime.config import Config, Loaded, OpcUaLink
 from steadyhand.runtime.crash_loop import CrashLoop
-from steadyhand.runtime.crash_loop import Policy as Counted
 from steadyhand.runtime.events import EFFECTS, describe
 from steadyhand.runtime.exits import words_of
 from steadyhand.runtime.folders import make_folder
@@ -49,7 +48,7 @@ from steadyhand.runtime.reload import Reload
 from steadyhand.runtime.replay import COMMAND
 from steadyhand.runtime.scada.server import ScadaServer
 from steadyhand.runtime.slot import Closable, PolicySlot
-from steadyhand.runtime.start import First, NoPolicy
+from steadyhand.runtime.start import First, NoPolicy, counted
 from steadyhand.runtime.swap import Swap
 from steadyhand.runtime.vitals import ServiceVitals
 from steadyhand.runtime.worker import PolicyProcess
@@ -74,8 +73,8 @@ class Service:
         self,
         loaded: Loaded,
         first: First,
-        health: Health | None = None,
-        crashes: CrashLoop | None = None,
+        health: Health,
+        crashes: CrashLoop,
     ) -> None:
         """Take over what was prepared; whoever makes a service must enter it.
 
@@ -85,7 +84,7 @@ class Service:
             health: tells the service manager; closed with the service.
             crashes: notes on how runs ended.
         """
-        self.health = health or Health.from_environment()
+        self.health = health
         self.crashes = crashes
         self.loaded = loaded
         self.config = loaded.config
@@ -197,8 +196,6 @@ class Service:
 
     def _tell_crashes(self) -> None:
         """How the run before ended, where that was not in order."""
-        if self.crashes is None:
-            return
         before = self.crashes.before
         if before is not None:
             label = before.policy.label or "none"
@@ -535,7 +532,7 @@ class Service:
         """Bundles that took the runtime down may be started again: at the next start, or now by a
         swap.
         """
-        if self.crashes is None or not self.crashes.latched:
+        if not self.crashes.bars:
             return []
         # the disk may be slow, and the loop does not wait for it
         threading.Thread(target=self.crashes.acknowledge, name="crashes", daemon=True).start()
@@ -574,7 +571,7 @@ class Service:
             made = swap.take()
             gate, bundle = made.gate, made.bundle
             assert bundle is not None  # noqa: S101  (a swap is made from one)
-            if self.crashes is not None and (why := self.crashes.barred(bundle.manifest_sha256)):
+            if why := self.crashes.barred(bundle.manifest_sha256):
                 if isinstance(made.policy, Closable):
                     made.policy.close()
                 raise ConfigError(f"{bundle.label}: {why}; acknowledge CRASH_LOOP first")
@@ -590,11 +587,10 @@ class Service:
                 {"event": "SwapRefused", "code": "SWAP_REFUSED", "text": str(error)}
             )
             return
-        if self.crashes is not None:
-            counted = Counted(digest=bundle.manifest_sha256, label=bundle.label)
-            threading.Thread(
-                target=self.crashes.use, args=(counted,), name="crashes", daemon=True
-            ).start()
+        note = threading.Thread(
+            target=self.crashes.use, args=(counted(bundle),), name="crashes", daemon=True
+        )
+        note.start()
         old = self.policy.swap(made.policy, bundle.label)
         self.loop.parts = replace(self.loop.parts, gate=gate)
         self._unproven = self.bundle = bundle

@@ -31,8 +31,7 @@ from steadyhand.runtime.bundle.load import Bundle
 from steadyhand.runtime.check import bundle_problem, check
 from steadyhand.runtime.child import examine
 from steadyhand.runtime.config import Loaded
-from steadyhand.runtime.crash_loop import CrashLoop
-from steadyhand.runtime.crash_loop import Policy as Counted
+from steadyhand.runtime.crash_loop import Counted, CrashLoop
 from steadyhand.runtime.exits import words_of
 from steadyhand.runtime.folders import make_folder
 from steadyhand.runtime.health import Health
@@ -138,7 +137,7 @@ def _first(
         ConfigError: see `serve`.
     """
     try:
-        return first_policy(loaded, parts, spawned, _load_code, crashes)
+        return first_policy(loaded, parts, crashes, spawned, _load_code)
     except BundleError as error:
         problem = bundle_problem(loaded, error)
         raise ConfigError(problem.text(str(file))) from None
@@ -265,9 +264,9 @@ class Trial:
 def first_policy(
     loaded: Loaded,
     parts: PlantParts,
+    crashes: CrashLoop,
     spawned: Spawned | None = None,
     meanwhile: Callable[[], object] = lambda: None,
-    crashes: CrashLoop | None = None,
 ) -> First:
     """The policy to start with.
 
@@ -282,24 +281,25 @@ def first_policy(
     Args:
         loaded: the configuration.
         parts: the plant.
+        crashes: knows which bundle that is, and is told which one is used now.
         spawned: a process that waits for a policy; it is used or ended here.
         meanwhile: runs while the trial is under way.
-        crashes: knows which bundle that is.
 
     Raises:
         BundleError: the configured bundle is refused and none ever ran here.
         ConfigError: the folder of keys is missing.
     """
     section = loaded.config.bundle
-    counts = CrashCounts(crashes)
+    crashes.use(Counted())
     try:
         if section is None:
-            return counts.none(_without(loaded, parts, "no bundle is configured"))
+            return _without(loaded, parts, "no bundle is configured")
         try:
             bundle = assemble.admit(loaded, parts, loaded.path(section.file))
-            if why := counts.barred(bundle):
-                return counts.none(_looped(loaded, parts, bundle, why))
-            trial, spawned = Trial(loaded, parts, counts.use(bundle), spawned), None
+            if why := crashes.barred(bundle.manifest_sha256):
+                return _looped(loaded, parts, bundle, why)
+            crashes.use(counted(bundle))
+            trial, spawned = Trial(loaded, parts, bundle, spawned), None
             try:
                 meanwhile()
             except BaseException:
@@ -311,43 +311,28 @@ def first_policy(
     finally:
         if spawned is not None:
             spawned.discard()
+    crashes.use(Counted())
     kept = assemble.kept_bundle(loaded)
     if kept is None:
         raise refused
     told = f"{section.file}: {refused}"
     try:
         bundle = assemble.admit(loaded, parts, kept)
-        if why := counts.barred(bundle):
-            return counts.none(_looped(loaded, parts, bundle, f"{told}; {why}"))
-        found = Trial(loaded, parts, counts.use(bundle)).result()
+        if why := crashes.barred(bundle.manifest_sha256):
+            return _looped(loaded, parts, bundle, f"{told}; {why}")
+        crashes.use(counted(bundle))
+        found = Trial(loaded, parts, bundle).result()
     except BundleError as error:
+        crashes.use(Counted())
         why = f"the configured bundle is refused, and so is the one that ran here: {told}; {error}"
-        return counts.none(_without(loaded, parts, why, ReasonCode.POLICY_ABSENT))
+        return _without(loaded, parts, why, ReasonCode.POLICY_ABSENT)
     label = found.bundle.label if found.bundle else ""
     return replace(found, alarm=f"{told}; {label}, which ran here last, is used instead")
 
 
-class CrashCounts:
-    """Which bundle a crash is counted for; without notes, none."""
-
-    def __init__(self, crashes: CrashLoop | None) -> None:
-        self._crashes = crashes
-
-    def barred(self, bundle: Bundle) -> str:
-        """Why `bundle` must not be started; empty when it may."""
-        return "" if self._crashes is None else self._crashes.barred(bundle.manifest_sha256)
-
-    def use(self, bundle: Bundle) -> Bundle:
-        """`bundle`, about to be tried."""
-        if self._crashes is not None:
-            self._crashes.use(Counted(digest=bundle.manifest_sha256, label=bundle.label))
-        return bundle
-
-    def none(self, first: First) -> First:
-        """`first`, which is no bundle."""
-        if self._crashes is not None:
-            self._crashes.use(Counted())
-        return first
+def counted(bundle: Bundle) -> Counted:
+    """What a crash with `bundle` is counted for."""
+    return Counted(digest=bundle.manifest_sha256, label=bundle.label)
 
 
 def _looped(loaded: Loaded, parts: PlantParts, bundle: Bundle, why: str) -> First:

@@ -14,13 +14,13 @@ from steadyhand.runtime.crash_loop import (
     END_FILE,
     STATE_FILE,
     WINDOW_S,
+    Counted,
     CrashLoop,
     Moment,
-    Policy,
 )
 
-ONE = Policy(digest="1" * 64, label="one v1")
-TWO = Policy(digest="2" * 64, label="two v2")
+ONE = Counted(digest="1" * 64, label="one v1")
+TWO = Counted(digest="2" * 64, label="two v2")
 
 
 class Hands:
@@ -102,7 +102,7 @@ def test_crashes_are_counted_by_bundle(start):
 
 def test_without_a_bundle_nothing_is_counted(start):
     for _ in range(5):
-        crash(start, Policy())
+        crash(start, Counted())
     assert start().latched == ()
 
 
@@ -146,7 +146,7 @@ def test_it_stays_until_it_is_acknowledged(start):
         crash(start)
     later = start()
     with later.run():
-        later.use(Policy())
+        later.use(Counted())
     last = start(10 * WINDOW_S)
     assert last.barred(ONE.digest)
     assert last.acknowledge() == ("one v1",)
@@ -272,12 +272,12 @@ def test_a_disk_that_is_full_is_told_and_stops_nothing(start, monkeypatch):
 CHILD = """
 import sys, time
 from pathlib import Path
-from steadyhand.runtime.crash_loop import CrashLoop, Policy
+from steadyhand.runtime.crash_loop import Counted, CrashLoop
 notes = CrashLoop(Path(sys.argv[1]))
 with notes.run():
     digest = sys.argv[2] * 64
     print(notes.barred(digest) or "free", flush=True)
-    notes.use(Policy(digest=digest, label="child"))
+    notes.use(Counted(digest=digest, label="child"))
     print("noted", flush=True)
     time.sleep(float(sys.argv[3]))
 """

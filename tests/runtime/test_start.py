@@ -17,6 +17,7 @@ from steadyhand.controllers.reasons import ReasonCode
 from steadyhand.runtime import assemble, child
 from steadyhand.runtime.bundle.load import Bundle
 from steadyhand.runtime.config import Loaded, parse_config
+from steadyhand.runtime.crash_loop import CrashLoop
 from steadyhand.runtime.slot import Closable
 from steadyhand.runtime.spawn import Spawned
 from steadyhand.runtime.start import First, first_policy
@@ -80,7 +81,9 @@ class Site:
     def start(self, bundle: Path, **options: Any) -> First:
         isolation = options.pop("isolation", "process")
         loaded = self.configured(bundle, isolation)
-        first = first_policy(loaded, assemble.make_plant(loaded), **options)
+        first = first_policy(
+            loaded, assemble.make_plant(loaded), CrashLoop(self.folder), **options
+        )
         self.opened.append(first)
         return first
 
@@ -145,7 +148,7 @@ def test_without_a_bundle_nothing_is_proposed_and_nobody_is_alarmed(site: Site) 
         loaded.digest,
     )
     spawned = Spawned()
-    first = first_policy(loaded, assemble.make_plant(loaded), spawned)
+    first = first_policy(loaded, assemble.make_plant(loaded), CrashLoop(site.folder), spawned)
     assert first.bundle is None
     assert first.alarm == ""
     proposal = first.policy.propose(None)  # type: ignore[arg-type]
