@@ -42,6 +42,7 @@ class Connection(OPCUAProtocol):  # type: ignore[misc]  # untyped library
         if self.transport is None:  # was never let in
             return
         super().connection_lost(ex)
+        self.iserver.gone += 1
         session = None if self.processor is None else self.processor.session
         if session is not None:
             self.closing_tasks.append(asyncio.create_task(session.close_session(True)))

@@ -148,6 +148,8 @@ class GuardedInternals(InternalServer):  # type: ignore[misc]  # untyped library
     """The server behind the wire: guarded sessions, nobody registers anything."""
 
     time_task: Any
+    gone = 0
+    """Connections that ended."""
 
     def __init__(
         self,

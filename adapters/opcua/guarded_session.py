@@ -1,5 +1,6 @@
 """One client's session: its own subscriptions, its share of the work, and nobody else's."""
 
+import logging
 from collections.abc import Iterable, Sequence
 from math import isfinite
 from typing import Any
@@ -7,6 +8,8 @@ from typing import Any
 from asyncua import ua
 from asyncua.common.utils import ServiceError
 from asyncua.server.internal_session import InternalSession, SessionState
+
+_LOGGERS = "asyncua.server.monitored_item_service"
 
 
 class GuardedSession(InternalSession):  # type: ignore[misc]  # untyped library
@@ -38,7 +41,10 @@ class GuardedSession(InternalSession):  # type: ignore[misc]  # untyped library
         del delete_subs
         if self.external and self.state is SessionState.Activated:
             self.iserver.told("logout", f"{self.user.name} from {_host(self.name)}")
+        ended = self._owned()
         await super().close_session(True)
+        for number in ended:  # the library makes a logger for each subscription and keeps it
+            logging.Logger.manager.loggerDict.pop(f"{_LOGGERS}.{number}", None)
 
     # -- shares ------------------------------------------------------------------------------------
 

@@ -1,6 +1,7 @@
 """One life of the server, in its thread's event loop: address space, images, method calls."""
 
 import asyncio
+import gc
 import logging
 import socket
 import time
@@ -34,6 +35,8 @@ from steadyhand.runtime.scada.space import Reading, Space
 if TYPE_CHECKING:
     from steadyhand.runtime.scada.server import ScadaServer
 
+SWEEP_AFTER = 50
+"""Connections that ended; some ten milliseconds of work."""
 _COMMAND_TEXTS = ("Actor", "Command", "Code", "Text")
 PRODUCT_URI = "urn:steadyhand"
 APPLICATION_URI = "urn:steadyhand:runtime"
@@ -84,6 +87,7 @@ class Serving:
         self._shown: Told | None = None
         self._stale = False
         self._level = -1
+        self._swept = 0
 
     async def start(self) -> None:
         """Make the address space and listen."""
@@ -128,6 +132,7 @@ class Serving:
     async def look(self) -> None:
         """Show what the loop said last, if that is new, or that it has said nothing for long."""
         owner, told = self._owner, self._owner.told
+        self._sweep()
         if told is None:
             return
         if told is not self._shown:
@@ -145,6 +150,17 @@ class Serving:
             await self._space.show(made, datetime.fromtimestamp(told.wall_s, UTC))
             text = f"no tick for {patience_s:.0f} s: values are the last usable ones"
             await self._say(NO_TICKS, text)
+
+    def _sweep(self) -> None:
+        """Free what connections that ended have left behind in circles.
+
+        The loop collects between ticks what is young; a connection is not, when it ends.
+        """
+        gone = self._server.iserver.gone
+        if gone - self._swept >= SWEEP_AFTER:
+            self._swept = gone
+            if not gc.isenabled():
+                gc.collect()
 
     def _record(self, told: Told) -> TickRecord | None:
         """The record of the loop's last word; None if it could not be made."""
