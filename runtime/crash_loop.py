@@ -181,7 +181,7 @@ class CrashLoop:
 
     def use(self, policy: Counted) -> None:
         """From now on `policy` is what a crash is counted for; on disk when this returns."""
-        if self._fd < 0:
+        if self._fd < 0 or (policy == self._state.running and not self.fault):
             return
         with suppress(OSError):
             (self._folder / END_FILE).unlink(missing_ok=True)

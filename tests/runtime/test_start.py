@@ -81,9 +81,7 @@ class Site:
     def start(self, bundle: Path, **options: Any) -> First:
         isolation = options.pop("isolation", "process")
         loaded = self.configured(bundle, isolation)
-        first = first_policy(
-            loaded, assemble.make_plant(loaded), CrashLoop(self.folder), **options
-        )
+        first = first_policy(loaded, assemble.make_plant(loaded), CrashLoop(self.folder), **options)
         self.opened.append(first)
         return first
 
