@@ -249,9 +249,6 @@ class Metrics:
         filtered = () if tick.certified is None else tick.certified.faults
         if tick.faults or verdict.faults or sent.faults or filtered:
             self._count_faults((tick.faults, verdict.faults, sent.faults, filtered))
-            for fault in sent.faults:
-                if fault.code in self._rejected:
-                    self._rejected[fault.code] += 1
         now_s = self._wall()
         self._last_tick_s = now_s
         if sent.written:
@@ -280,9 +277,11 @@ class Metrics:
         self._was_source, self._was_trusted = source, verdict.trusted
 
     def _count_faults(self, groups: Iterable[Iterable[Fault]]) -> None:
-        """Each code counts once per tick."""
+        """Each code counts once per tick. What became of a write is told by a later image."""
         for code in {fault.code for group in groups for fault in group}:
             self._faults[_CODE_INDEX[code]] += 1
+            if code in self._rejected:
+                self._rejected[code] += 1
 
     def render(self, open_metrics: bool = False) -> bytes:
         """The whole page. Any thread but the loop's."""
@@ -353,7 +352,7 @@ class Metrics:
                       codes("reason", self._fallbacks))  # fmt: skip
         yield _family("faulty_ticks_total", "counter", "Ticks with a fault, by reason code.",
                       codes("reason", self._faults))  # fmt: skip
-        yield _family("rejected_writes_total", "counter", "Writes that did not take effect.",
+        yield _family("rejected_writes_total", "counter", "Ticks in which a write did not take effect.",
                       [({"reason": code}, n) for code, n in self._rejected.items()])  # fmt: skip
         yield _family("nonfinite_values_total", "counter",
                       "Values kept out of the metrics because they were not finite.",

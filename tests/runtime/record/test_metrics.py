@@ -273,6 +273,12 @@ def test_rows_and_monitors_one_by_one_and_nothing_for_what_is_not_known():
     assert ("steadyhand_monitor_score_ratio", (("monitor", "novelty"),)) not in found
 
 
+def test_a_refusal_that_only_a_later_image_tells_is_counted():
+    page = metrics()
+    page.tick(tick(faults=(Fault(ReasonCode.WRITE_FAILED, "u"),)), 0, Modes())
+    assert value(page, "rejected_writes_total", reason="WRITE_FAILED") == 1.0
+
+
 def test_since_when_the_source_drives():
     now = [1000.0]
     page = metrics(wall=lambda: now[0])
