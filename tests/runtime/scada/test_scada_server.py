@@ -1,0 +1,319 @@
+"""The server's thread over its whole life, with a loop played by the test."""
+
+import asyncio
+import socket
+import threading
+import time
+from contextlib import contextmanager
+from dataclasses import replace
+from math import nan
+
+import numpy as np
+import pytest
+from asyncua import Client, ua
+
+from steadyhand.controllers.errors import ConfigError, RequestError
+from steadyhand.controllers.frames import Quality
+from steadyhand.controllers.reasons import ReasonCode
+from steadyhand.runtime.commands import Desk
+from steadyhand.runtime.scada import serving
+from steadyhand.runtime.scada.server import ScadaServer, ScadaSettings
+from steadyhand.runtime.scada.snapshot import Site
+from tests.support.loop_rig import until
+from tests.support.records import LAYOUT, fresh_recorder, observation, tick_arguments
+from tests.support.scada_rig import ScadaFiles, make_client
+
+PERIOD_S = 900.0
+SITE = Site("north", "plant_a", "1.2.3", PERIOD_S, 1e5, LAYOUT, None)
+INSECURE = ScadaSettings("127.0.0.1", 0, insecure=True)
+
+
+def status(tick: int, **change):
+    """What the loop would say after tick `tick`."""
+    return {
+        "tick": tick, "time_s": 900.0 * tick, "now_s": 900.0 * tick, "mode": "full",
+        "asked": "full", "source": "policy", "why": None,
+        "cause": {"code": "OK", "signal": "", "text": ""},
+        "link": "up", "granted": True, "trusted": True, "gate": "trust", "confidence": 0.93,
+        "alarms": [], "shelved": [], "overrides": [],
+        "observations": {"energy_kwh": 507.0, "load_kw": 250.0, "flow_kw": 100.0},
+        "applied": {"discharge_kw": 100.0}, "proposed": {"discharge_kw": 120.0},
+        "wanted": {"discharge_kw": 120.0}, "sent": {"discharge_kw": 100.0}, "written": True,
+        "filter": {"mode": "shaped", "outcome": "solved", "margin": 0.02, "nearest": "energy_low",
+                   "active": ["energy_low"], "correction_share": 0.02},
+        "alarm": "", "journal": {"fault": "", "records": 3, "head": "ab"},
+        **change,
+    }  # fmt: skip
+
+
+class Played:
+    """A server, and a loop that ticks when the test says so."""
+
+    def __init__(self, settings: ScadaSettings = INSECURE, site: Site = SITE) -> None:
+        self.recorder, self.desk = fresh_recorder(), Desk()
+        self.done: list[tuple] = []
+        self.server = ScadaServer(
+            settings, site, self.desk, self.recorder, lambda: None, lambda: (41, -1)
+        )
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._loop)
+
+    def _loop(self) -> None:
+        def handler(command):
+            self.done.append((command.name, dict(command.arguments), command.actor))
+            if command.name == "swap":
+                raise RequestError("CONFLICT", "a swap is under way")
+            return {"did": command.name}
+
+        names = ("mode", "override", "clear-override", "ack", "shelve", "unshelve", "swap", "stop")
+        while not self._stop.wait(0.002):
+            self.desk.drain(dict.fromkeys(names, handler))
+
+    def tick(self, change=None, **arguments) -> int:
+        """One tick, recorded and told."""
+        number = self.recorder.sequence
+        self.recorder.tick(**tick_arguments(number, **arguments))
+        told = status(number, **(change or {}))
+        self.desk.publish(told)
+        self.server.publish(told)
+        return number
+
+    def ask(self, work, **kinds):
+        """Do something with a client that is logged in."""
+
+        async def go():
+            client = Client(self.server.url, timeout=10, **kinds)
+            async with client:
+                index = await client.get_namespace_index("urn:steadyhand:loop:north")
+                return await work(client, lambda path: ua.NodeId(path, index))
+
+        return asyncio.run(go())
+
+    def read(self, *paths: str) -> list[ua.DataValue]:
+        """Values as they come, bad ones too."""
+
+        async def work(client, at):
+            nodes = [client.get_node(at(path)) for path in paths]
+            return await client.read_attributes(nodes)
+
+        return self.ask(work)
+
+    def there(self) -> bool:
+        try:
+            self.read("Health.Text")
+        except Exception:  # noqa: BLE001  (not yet)
+            return False
+        return True
+
+    def events(self) -> list[dict]:
+        found, _, _ = self.recorder.events.peek(0, 1000)
+        return [event.data for event in found]
+
+
+@contextmanager
+def playing(settings: ScadaSettings = INSECURE, site: Site = SITE):
+    played = Played(settings, site)
+    played._thread.start()
+    played.server.open()
+    try:
+        yield played
+    finally:
+        played.server.close()
+        played._stop.set()
+        played._thread.join()
+
+
+def names_of(values: list[ua.DataValue]) -> list[str]:
+    return [value.StatusCode.name for value in values]
+
+
+def test_a_life():
+    """Before the first tick, ticks, silence, the end: what a client sees of each."""
+    with playing() as played:
+        until(played.there, what="the server without a tick")
+        health, tick, level = played.read("Health.Text", "Tick", "Health.Level")
+        assert "not ticked yet" in health.Value.Value and level.Value.Value == 1
+        assert tick.StatusCode.name == "BadWaitingForInitialData"
+
+        number = played.tick()
+        until(lambda: played.read("Tick")[0].Value.Value == number, what="the tick")
+        paths = ("Observations.energy_kwh", "Outputs.discharge_kw.Request", "Safety.NearestLimit",
+                 "Handshake.ControllerHeartbeat", "Mode.Source", "Decision.Tick")  # fmt: skip
+        values = played.read(*paths)
+        assert [v.Value.Value for v in values] == [507.0, 100.0, "energy_low", 41, 0, number]
+        assert len({v.SourceTimestamp for v in values}) == 1
+        (beat, text) = played.read("Handshake.PlantHeartbeat", "Decision.Explanation")
+        assert beat.StatusCode.name == "BadNoData"
+        assert any(line.startswith("filter:") for line in text.Value.Value)
+
+        # three periods of 900 s at 1e5 times the pace, and a second: silence
+        until(lambda: "no tick for" in played.read("Health.Text")[0].Value.Value, what="silence")
+        assert (
+            names_of(played.read("Tick", "Observations.energy_kwh", "Mode.Source"))
+            == ["UncertainLastUsableValue"] * 3
+        )
+        assert played.read("Health.Level")[0].Value.Value == 10
+
+        played.tick()
+        until(lambda: names_of(played.read("Tick")) == ["Good"], what="the next tick")
+        assert played.read("Health.Level")[0].Value.Value == 255
+    assert not played.there()
+
+
+def test_what_is_not_known_has_no_number():
+    with playing() as played:
+        bad = np.array([Quality.GOOD, Quality.BAD, Quality.UNCERTAIN], np.int8)
+        played.tick(
+            {
+                "observations": {"energy_kwh": nan, "load_kw": 250.0, "flow_kw": 100.0},
+                "proposed": {"discharge_kw": nan},
+                "confidence": nan,
+                "filter": None,
+            },
+            observation=observation(7, quality=bad),
+        )
+        until(played.there, what="the server")
+        until(lambda: played.read("Tick")[0].Value.Value == 0, what="the tick")
+        paths = ("Observations.energy_kwh", "Observations.load_kw", "Observations.flow_kw",
+                 "Outputs.discharge_kw.Proposed", "Trust.Confidence", "Safety.Margin")  # fmt: skip
+        values = played.read(*paths)
+        assert names_of(values) == [
+            "BadNoData", "BadSensorFailure", "UncertainLastUsableValue", "BadNoData", "BadNoData",
+            "BadNoData",
+        ]  # fmt: skip
+        assert [v.Value.Value for v in values if v.StatusCode.is_bad()] == [None] * 5
+
+
+def test_without_certificates_everybody_is_an_operator_and_an_alarm_says_so():
+    with playing() as played:
+        assert [fault.code for fault in played.server.faults] == [ReasonCode.SCADA_INSECURE]
+        played.tick()
+        until(played.there, what="the server")
+
+        async def work(client, at):
+            found = []
+            for path, arguments in (
+                ("Mode.Request", ("shadow", "test")),
+                ("Outputs.discharge_kw.SetOverride", (10.0, 60.0, "test")),
+                ("Bundle.Swap", ("x.shb", "test")),
+            ):
+                request = ua.CallMethodRequest()
+                request.ObjectId = at(path.rpartition(".")[0])
+                request.MethodId = at(path)
+                request.InputArguments = [ua.Variant(one) for one in arguments]
+                (result,) = await client.uaclient.call([request])
+                found.append((result.StatusCode.name, result.OutputArguments[0].Value))
+            return found
+
+        assert played.ask(work) == [
+            ("Good", "OK"), ("Good", "OK"), ("BadInvalidArgument", "ARGUMENTS"),
+        ]  # fmt: skip
+        assert played.done == [
+            ("mode", {"mode": "shadow", "reason": "test"}, "scada:anonymous"),
+            ("override", {"output": "discharge_kw", "value": 10.0, "for_s": 60.0,
+                          "reason": "test"}, "scada:anonymous"),
+        ]  # fmt: skip
+
+
+def test_a_refusal_of_the_loop_reaches_the_client_and_the_last_command(tmp_path):
+    files = ScadaFiles(tmp_path / "scada")
+    settings = ScadaSettings(
+        "127.0.0.1", 0, files.server, files.folder / "server_key.pem", files.trusted, files.users,
+        tmp_path,
+    )  # fmt: skip
+    with playing(settings) as played:
+        played.tick()
+
+        async def go():
+            client = await make_client(played.server.url, files, "eng")
+            async with client:
+                index = await client.get_namespace_index("urn:steadyhand:loop:north")
+                request = ua.CallMethodRequest()
+                request.ObjectId = ua.NodeId("Bundle", index)
+                request.MethodId = ua.NodeId("Bundle.Swap", index)
+                request.InputArguments = [ua.Variant("new.shb"), ua.Variant("better")]
+                (result,) = await client.uaclient.call([request])
+                paths = ("Actor", "Command", "Code", "Text")
+                nodes = [client.get_node(ua.NodeId(f"LastCommand.{p}", index)) for p in paths]
+                return result, await client.read_values(nodes)
+
+        def serves():
+            try:
+                return bool(asyncio.run(_endpoints(played.server.url)))
+            except Exception:  # noqa: BLE001  (not yet)
+                return False
+
+        until(serves, what="the server")
+        result, last = asyncio.run(go())
+        assert result.StatusCode.name == "BadInvalidState"
+        assert last == ["scada:eng", "Bundle.Swap", "CONFLICT", "a swap is under way"]
+        assert played.done == [
+            ("swap", {"file": str(tmp_path / "new.shb"), "reason": "better"}, "scada:eng")
+        ]
+        told = [one for one in played.events() if one.get("what") == "login"]
+        assert told[0]["text"] == "eng from 127.0.0.1"
+
+
+async def _endpoints(url: str):
+    return await Client(url, timeout=2).connect_and_get_server_endpoints()
+
+
+def test_an_address_that_is_taken_is_told_at_once():
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        server = Played(replace(INSECURE, port=port)).server
+        with pytest.raises(ConfigError, match=f"scada.listen=127.0.0.1:{port}"):
+            server.open()
+        server.close()
+
+
+def test_a_defect_ends_one_life_and_not_the_next(monkeypatch):
+    """Told as an alarm while it lasts; clients get in again without anybody's help."""
+    look, lives = serving.Serving.look, []
+
+    async def broken(self):
+        lives.append(self)
+        if len(set(map(id, lives))) == 1 and len(lives) > 3:
+            raise RuntimeError("a defect")
+        await look(self)
+
+    monkeypatch.setattr(serving.Serving, "look", broken)
+    with playing() as played:
+        played.tick()
+        until(lambda: played.server.failed, what="the failure")
+        codes = {fault.code for fault in played.server.faults}
+        assert ReasonCode.SCADA_DOWN in codes
+        assert any(one.get("what") == "failed" for one in played.events())
+        until(lambda: not played.server.failed and played.there(), what="another life")
+        assert len(set(map(id, lives))) == 2
+
+
+def test_closing_leaves_no_thread_at_whatever_moment():
+    for wait_s in (0.0, 0.5, 2.0):
+        played = Played()
+        played.server.open()
+        played.tick()
+        time.sleep(wait_s)
+        played.server.close()
+        played.server.close()
+        assert "scada" not in {thread.name for thread in threading.enumerate()}
+
+
+def test_publishing_costs_the_loop_next_to_nothing():
+    """One reference and two clocks, whatever the clients do."""
+    played = Played()
+    told = status(1)
+    rounds = 20_000
+    empty, full = [], []
+    for _ in range(5):
+        began_s = time.perf_counter()
+        for _ in range(rounds):
+            dict(told)
+        empty.append(time.perf_counter() - began_s)
+        began_s = time.perf_counter()
+        for _ in range(rounds):
+            played.server.publish(told)
+        full.append(time.perf_counter() - began_s)
+    assert min(full) < 20.0 * min(empty)  # as a ratio to copying one small dictionary
