@@ -11,6 +11,8 @@ from typing import Any
 
 from asyncua.common.connection import TransportLimits
 
+from steadyhand.adapters.opcua.decoding import bound_decoding, new_message
+
 MAX_CHUNK_BYTES = 65_536
 MIN_CHUNK_BYTES = 8_192
 """Smallest chunk the standard lets a peer insist on."""
@@ -37,6 +39,7 @@ def cap_messages(client: Any, cap_bytes: int) -> None:  # noqa: ANN401
     Covers the announced size of a chunk (a header may claim 4 GiB, which would be buffered while
     it trickles in), the number of chunks and the size of the whole message.
     """
+    bound_decoding()
     client.max_messagesize = cap_bytes
     client.max_chunkcount = cap_bytes // MIN_CHUNK_BYTES + 1
     make = client.uaclient._make_protocol
@@ -53,6 +56,7 @@ def cap_messages(client: Any, cap_bytes: int) -> None:  # noqa: ANN401
         receive = protocol.data_received
 
         def receive_capped(data: bytes) -> None:
+            new_message()
             receive(data)
             held = protocol.receive_buffer
             if held is not None and len(held) >= 8:

@@ -14,6 +14,7 @@ from typing import Any
 from asyncua import ua
 from asyncua.ua.ua_binary import nodeid_to_binary, struct_from_binary, struct_to_binary
 
+from steadyhand.adapters.opcua.decoding import new_message
 from steadyhand.adapters.opcua.exchange import Exchange
 from steadyhand.adapters.opcua.layout import Layout, learn
 from steadyhand.adapters.opcua.session import Session, chunks
@@ -112,6 +113,7 @@ class _Part:
 
     def _decode(self, body: bytes) -> tuple[Samples, int]:
         """The general way; learns the layout for next time."""
+        new_message()
         buffer = ua.utils.Buffer(body)
         self._protocol.check_answer(buffer, " in response to a cyclic read")
         response = struct_from_binary(ua.ReadResponse, buffer)

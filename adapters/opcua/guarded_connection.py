@@ -8,6 +8,8 @@ from typing import Any
 from asyncua.server.binary_server_asyncio import BinaryServer, OPCUAProtocol
 from asyncua.server.internal_session import SessionState
 
+from steadyhand.adapters.opcua.decoding import bound_decoding, new_message
+
 LOOK_EVERY_S = 1.0
 _HEADER_BYTES = 8
 
@@ -88,6 +90,7 @@ class Connection(OPCUAProtocol):  # type: ignore[misc]  # untyped library
             self.transport.pause_reading()
             await asyncio.sleep(wait_s)
             self.transport.resume_reading()
+        new_message()
         try:
             done: bool = await super()._process_one_msg(header, buf)
         except Exception:  # noqa: BLE001  (no request at all: the channel is broken, or never was)
@@ -114,6 +117,7 @@ class Listener(BinaryServer):  # type: ignore[misc]  # untyped library
     """A bound socket, instead of host and port."""
 
     def _make_protocol(self) -> Connection:
+        bound_decoding()
         return Connection(
             iserver=self.iserver,
             policies=self._policies,

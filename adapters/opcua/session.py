@@ -16,6 +16,7 @@ from asyncua.ua.ua_binary import struct_from_binary
 from cryptography import x509
 
 from steadyhand.adapters.opcua.channel import abort, cap_messages
+from steadyhand.adapters.opcua.decoding import new_message
 from steadyhand.adapters.opcua.security import (
     Credentials,
     ServerIdentityError,
@@ -84,6 +85,7 @@ class Session:
         """
         uaclient = self._client.uaclient
         data = await within(self.timeout_s, uaclient._send_request(request, self.timeout_s), what)
+        new_message()
         response = struct_from_binary(reply, data)
         response.ResponseHeader.ServiceResult.check()
         return response
