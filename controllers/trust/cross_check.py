@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from math import isfinite, nan
 from typing import Protocol
 
-from steadyhand.controllers.frames import Fault, Observation, Quality
+from steadyhand.controllers.frames import Fault, LinkState, Observation, Quality
 from steadyhand.controllers.protocols import ImageJudge
 from steadyhand.controllers.reasons import ReasonCode
 from steadyhand.controllers.signals import SignalSet, Vector
@@ -95,6 +95,9 @@ class CrossChecked:
     def check(self, observation: Observation) -> tuple[Fault, ...]:
         """The inner judge's faults, then at most one per relation; an image is judged once."""
         faults = self._inner.check(observation)
+        if observation.link is not LinkState.UP:
+            for watch in self._watches:
+                watch.before = None  # what comes back may be the plant as it was some time ago
         if observation.sequence == self._sequence:
             return faults
         self._sequence = observation.sequence

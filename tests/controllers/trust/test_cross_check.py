@@ -1,5 +1,6 @@
 """Measurements that contradict each other: every kind of plausible lie, no doubt about truth."""
 
+from dataclasses import replace
 from math import inf, nan
 
 import numpy as np
@@ -9,7 +10,7 @@ from steadyhand.adapters.sim.faults import SignalFault
 from steadyhand.adapters.sim.plant_runner import PlantRunner
 from steadyhand.adapters.sim.plants import RunSpec, thermal_storage
 from steadyhand.controllers.catalogue import plant_kind
-from steadyhand.controllers.frames import Fault, Observation, Quality, Source
+from steadyhand.controllers.frames import Fault, LinkState, Observation, Quality, Source
 from steadyhand.controllers.plants import scalars
 from steadyhand.controllers.plants.thermal_storage import ThermalStorage
 from steadyhand.controllers.plants.thermal_storage_limits import operating_bounds
@@ -111,6 +112,15 @@ def test_what_the_inner_judge_found_is_kept_and_not_used() -> None:
     judge = CrossChecked(Stuck(), AB, (Equal(),))
     assert judge.check(image(1, 5.0, 0.0)) == (stuck,)
     assert [fault.code for fault in judge.check(image(2, 5.0, 0.0))] == [ReasonCode.OBS_XCHECK]
+
+
+def test_images_from_before_a_lost_link_are_no_yardstick() -> None:
+    relation = Equal()
+    judge = CrossChecked(Nothing(), AB, (relation,))
+    judge.check(image(1, 0.0, 0.0))
+    judge.check(replace(image(1, 0.0, 0.0), link=LinkState.DOWN))
+    judge.check(image(2, 0.0, 0.0))
+    assert [before is None for before, _ in relation.seen] == [True, True]
 
 
 def test_a_residual_that_cannot_be_told_is_no_alarm() -> None:
