@@ -132,7 +132,7 @@ make_environment() {
     rm -rf "$target" # what an interrupted run left
     install -d -m 0755 "$BASE"
     "$python" -m venv "$target"
-    pip=("$target/bin/python" -m pip --disable-pip-version-check --no-input install --quiet)
+    pip=("$target/bin/python" -m pip --disable-pip-version-check --no-input install --quiet --no-compile)
     if [[ -n $wheels ]]; then pip+=(--no-index --find-links "$wheels"); fi
     if [[ -f $CHECKOUT/constraints.txt ]]; then pip+=(--constraint "$CHECKOUT/constraints.txt"); fi
     packages=$from
@@ -146,6 +146,8 @@ make_environment() {
     fi
     "${pip[@]}" "$packages[$extra]"
     if [[ -n ${build-} ]]; then rm -rf "$build"; fi
+    # on all cores, unlike pip; files that are templates and no Python do not matter
+    "$target/bin/python" -m compileall -qq -j 0 "$target/lib" || true
     touch "$target/complete"
     made=1
   fi
