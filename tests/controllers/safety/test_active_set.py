@@ -575,3 +575,37 @@ def test_more_hard_rows_than_inputs_meet_in_one_point() -> None:
     assert status == Status.SOLVED
     assert u == pytest.approx([0.2, 0.3], abs=1e-9)
     assert np.count_nonzero(multiplier) <= 2
+
+
+@pytest.mark.parametrize(
+    ("row", "multiplier", "strained"),
+    [
+        (1, 50.0, False),  # a row of length 2
+        (1, 50.01, True),
+        (1, -50.01, True),
+        (3, 33.0, False),  # the second input's lower bound, of length 3
+        (3, 33.4, True),
+        (5, 33.4, True),  # its upper bound
+        (2, 101.0, False),  # the first input's lower bound, of length 1/2
+        (2, 200.1, True),
+        (1, np.nan, True),
+    ],
+)
+def test_strain_is_multiplier_times_length(row: int, multiplier: float, strained: bool) -> None:
+    work = Workspace(2, 2)
+    work.vectors[active_set._LENGTH2, :2] = 7.0, 4.0
+    work.vectors[active_set._MULTIPLIER, :2] = 0.0, multiplier
+    work.index[0, :2] = 0, row
+    r_inv = np.array([0.25, 9.0])
+    assert active_set._strained(work.vectors, work.index, r_inv, 2, 2) is strained
+    assert not active_set._strained(work.vectors, work.index, r_inv, 2, 1)
+
+
+def test_grip_is_what_the_box_can_move() -> None:
+    lo, hi = np.array([-1.0, 0.0]), np.array([1.0, 4.0])
+    row = np.array([1.0, -1.0])  # reaches 2 + 4, -2 in the middle
+    assert not active_set._gripless(row, 2.0, lo, hi)
+    assert not active_set._gripless(row, 2.0 + 5.9e13, lo, hi)
+    assert active_set._gripless(row, 2.0 + 6.1e13, lo, hi)
+    assert active_set._gripless(row, 2.0 - 6.1e13, lo, hi)
+    assert active_set._gripless(np.zeros(2), 0.0, lo, hi)
