@@ -96,6 +96,12 @@ def status_table(now: dict[str, Any]) -> Table:
             "override",
             f"{item['output']}={item['value']:g} by {item['owner']}: {item['reason']}",
         )
+    _add_troubles(table, now)
+    return table
+
+
+def _add_troubles(table: Table, now: dict[str, Any]) -> None:
+    """Everything that is not as it should be."""
     if now["alarm"]:
         table.add_row("bundle", now["alarm"])
     for item in now["alarms"]:
@@ -110,7 +116,6 @@ def status_table(now: dict[str, Any]) -> Table:
         table.add_row("record", now["journal"]["fault"])
     if now["latched"]:
         table.add_row("latched", ", ".join(now["latched"]) + " (steadyhand ack)")
-    return table
 
 
 def _number(value: float | None) -> str:
