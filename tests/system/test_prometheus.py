@@ -28,7 +28,14 @@ from steadyhand.adapters.opcua.settings import INSECURE_WORD
 from steadyhand.adapters.sim.faults import FaultKind, SignalFault
 from steadyhand.controllers.errors import RequestError
 from tests.support.loop_rig import OUTPUT, SHIPPED, Bundles, Rig, until
-from tests.support.prometheus import RULES, Monitoring, filled_in, free_port, missing, panels
+from tests.support.prometheus import (
+    RULES,
+    Monitoring,
+    filled_in,
+    free_port,
+    missing,
+    panels,
+)
 
 pytestmark = pytest.mark.skipif(bool(missing()), reason=missing() or "installed")
 TIME_SCALE = 3000.0
@@ -437,18 +444,14 @@ def _allow(site: Site) -> None:
     site.acknowledge()
 
 
-def _flaky_writes(site: Site) -> None:
-    """One write in a few is refused: never so long that the loop takes its hands off."""
-    for _ in range(4):
-        site.side("refuse", signal=OUTPUT, status="BadDeviceFailure")
-        time.sleep(site.rig.period_s)
-        site.side("refuse", signal=OUTPUT, status=None)
-        time.sleep(3.0 * site.rig.period_s)
+def _busy(site: Site) -> None:
+    """The server takes two requests in three."""
+    site.side("busy", probability=0.35)
 
 
-def _clear_latches(site: Site) -> None:
-    if site.rig.status().get("latched"):
-        site.acknowledge()
+def _idle(site: Site) -> None:
+    site.side("busy", probability=0.0)
+    site.acknowledge()
 
 
 def _break_bundle(site: Site) -> None:
@@ -483,12 +486,7 @@ RARE = (
         "SERVER_STATE",
     ),
     Trouble("SteadyhandLatched", _deny, _allow),
-    Trouble(
-        "SteadyhandWritesFailing",
-        _flaky_writes,
-        _clear_latches,
-        "WRITE_FAILED",
-    ),
+    Trouble("SteadyhandWritesFailing", _busy, _idle, "WRITE_FAILED"),
     Trouble("SteadyhandOutsideLimits", _charge_for_ever, _let_go, "tank_full"),
     Trouble("SteadyhandFilterBusy", _too_much, _clear_override),
     Trouble("SteadyhandUnfamiliar", _hot_world, _let_go),
