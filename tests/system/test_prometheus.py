@@ -136,7 +136,12 @@ def watched(**settings: Any) -> Iterator[Site]:
         rig.write_config()
         rig.start_runtime()
         rig.wait_in_control()
-        until(lambda: monitoring.value('up{job="steadyhand"}') == 1.0, PATIENCE_S, "a scrape")
+        until(
+            lambda: monitoring.value('up{job="steadyhand"}') == 1.0,
+            PATIENCE_S,
+            "a scrape",
+            lambda: (monitoring.get("targets")["activeTargets"], rig.story()),
+        )
         yield made
 
 
