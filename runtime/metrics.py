@@ -352,7 +352,7 @@ class Metrics:
                       codes("reason", self._fallbacks))  # fmt: skip
         yield _family("faulty_ticks_total", "counter", "Ticks with a fault, by reason code.",
                       codes("reason", self._faults))  # fmt: skip
-        yield _family("rejected_writes_total", "counter", "Ticks in which a write did not take effect.",
+        yield _family("rejected_writes_total", "counter", "Ticks in which a write failed.",
                       [({"reason": code}, n) for code, n in self._rejected.items()])  # fmt: skip
         yield _family("nonfinite_values_total", "counter",
                       "Values kept out of the metrics because they were not finite.",
