@@ -61,7 +61,7 @@ class Serving:
             unnamed_per_host=settings.sessions,
             login_s=5.0,
             requests_per_s=200.0,
-            message_bytes=1 << 18,
+            message_bytes=1 << 20,
             unread_bytes=1 << 20,
             nodes_per_request=1000,
             subscriptions=4 * settings.sessions,
