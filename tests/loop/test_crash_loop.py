@@ -44,6 +44,7 @@ def test_a_stop_while_it_still_starts_is_an_orderly_end(rig, number):
     assert "Traceback" not in made.said.read_text()
 
 
+@pytest.mark.slow  # the same with a real systemd: tests/system/test_systemd.py
 @pytest.mark.timeout(240)
 def test_crashes_of_one_bundle_take_it_out_until_somebody_has_looked(rig, bundles, first_bundle):
     made = rig()
