@@ -151,7 +151,9 @@ def read_header(connection: sqlite3.Connection) -> dict[str, Any]:
         if row is None or row[0] != Kind.HEADER:
             raise JournalError("segment without a header")
         header: dict[str, Any] = load_json(row[1])
-    except (sqlite3.Error, ValueError) as error:
+        if not isinstance(header, dict):
+            raise JournalError("header is no JSON object")
+    except (sqlite3.Error, ValueError, TypeError, RecursionError) as error:
         raise JournalError(f"header cannot be read: {error}") from error
     if header.get("format") != FORMAT:
         raise JournalError(

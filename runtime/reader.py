@@ -17,7 +17,7 @@ from steadyhand.controllers.errors import JournalError
 from steadyhand.controllers.signals import SignalSet
 from steadyhand.runtime import chain
 from steadyhand.runtime.chain import Entry, Kind, plain
-from steadyhand.runtime.record import RecordLayout, TickRecord
+from steadyhand.runtime.record import DAMAGED, RecordLayout, TickRecord
 from steadyhand.runtime.segment import TICK_HEAD
 
 _MAX = 2**63 - 1
@@ -60,12 +60,14 @@ class JournalReader:
         Raises:
             JournalError: there is none that can be read.
         """
-        headers = []
+        headers: list[tuple[int, Path, dict[str, Any], RecordLayout]] = []
         unreadable = {}
         for index, file in chain.segment_paths(path):
             try:
                 with closing(chain.open_readonly(file)) as connection:
-                    headers.append((index, file, chain.read_header(connection)))
+                    header = chain.read_header(connection)
+                layout = RecordLayout.from_schema(header.get("layout") or {})
+                headers.append((index, file, header, layout))
             except JournalError as error:
                 unreadable[index] = str(error)
         if not headers:
@@ -78,10 +80,10 @@ class JournalReader:
                 index,
                 file,
                 header,
-                RecordLayout.from_schema(header["layout"]),
+                layout,
                 chain.taken_over(headers[i + 1][2]) if i + 1 < len(headers) else None,
             )
-            for i, (index, file, header) in enumerate(headers)
+            for i, (index, file, header, layout) in enumerate(headers)
         )
 
     def __enter__(self) -> "JournalReader":
@@ -143,7 +145,7 @@ class JournalReader:
     ) -> Iterator[TickRecord]:
         """Ticks with start <= sequence < stop, in order; goes to the first by bisection."""
         for segment, entry in self.entries(run, Kind.TICK, start):
-            if stop is not None and TICK_HEAD.unpack_from(entry.body)[0] >= stop:
+            if stop is not None and _number(entry.body) >= stop:
                 return
             yield segment.layout.decode(entry.body)
 
@@ -171,7 +173,7 @@ class JournalReader:
                     "SELECT body FROM record WHERE n >= ? AND kind = 1 ORDER BY n LIMIT 1",
                     (_position(connection, sequence),),
                 ).fetchone()
-            if row is not None and TICK_HEAD.unpack_from(row[0])[0] == sequence:
+            if row is not None and _number(row[0]) == sequence:
                 return segment, segment.layout.decode(row[0])
         first, last = self.span()
         if last < first:
@@ -188,7 +190,7 @@ class JournalReader:
                         f"SELECT body FROM record WHERE kind = 1 ORDER BY n {order} LIMIT 1"  # noqa: S608
                     ).fetchone()
                     if row is not None:
-                        found.append(int(TICK_HEAD.unpack_from(row[0])[0]))
+                        found.append(_number(row[0]))
         return (min(found), max(found)) if found else (0, -1)
 
     def export_json_lines(self, out: IO[str], run: str | None = None) -> int:
@@ -205,8 +207,23 @@ class JournalReader:
 
 
 def _event(entry: Entry) -> EventRecord:
-    data = chain.load_json(entry.body)
-    return EventRecord(**data)
+    try:
+        return EventRecord(**chain.load_json(entry.body))
+    except (*DAMAGED, RecursionError) as error:
+        where = f"segment {entry.segment}, record {entry.n}"
+        raise JournalError(f"{where}: an event is damaged: {error}: verify it") from error
+
+
+def _number(body: bytes) -> int:
+    """Number of the tick behind the bytes of its record.
+
+    Raises:
+        JournalError: they are too few.
+    """
+    try:
+        return int(TICK_HEAD.unpack_from(body)[0])
+    except (struct.error, TypeError) as error:
+        raise JournalError(f"a tick's record is damaged: {error}: verify it") from error
 
 
 def _position(connection: sqlite3.Connection, sequence: int) -> int:
@@ -223,7 +240,7 @@ def _position(connection: sqlite3.Connection, sequence: int) -> int:
             "WHERE n >= ? AND kind = 1 ORDER BY n LIMIT 1",
             (middle,),
         ).fetchone()
-        if found is None or TICK_HEAD.unpack(found[1])[0] >= sequence:
+        if found is None or _number(found[1]) >= sequence:
             high = middle
         else:
             low = int(found[0]) + 1
@@ -231,7 +248,19 @@ def _position(connection: sqlite3.Connection, sequence: int) -> int:
 
 
 def tick_as_dict(layout: RecordLayout, tick: TickRecord) -> dict[str, Any]:
-    """A tick as JSON data, vectors by the names of their signals."""
+    """A tick as JSON data, vectors by the names of their signals.
+
+    Raises:
+        JournalError: the record names rows that there are not.
+    """
+    try:
+        return _as_dict(layout, tick)
+    except DAMAGED as error:
+        text = f"tick {tick.sequence}: its record is damaged: {error}: verify it"
+        raise JournalError(text) from error
+
+
+def _as_dict(layout: RecordLayout, tick: TickRecord) -> dict[str, Any]:
     report = tick.certified.report if tick.certified else None
     data = plain(tick)
     data["reasons"] = sorted(tick.reasons)

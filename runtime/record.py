@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from steadyhand.controllers.errors import JournalError
+from steadyhand.controllers.errors import JournalError, SignalError
 from steadyhand.controllers.frames import (
     Certified,
     Fault,
@@ -123,6 +123,9 @@ class TickRecord:
     bundle: str
     """The controller: name@version#hash."""
 
+DAMAGED = (ValueError, LookupError, TypeError, AttributeError, struct.error, SignalError)
+"""What comes of bytes or of a layout that were changed after they were written."""
+
 
 @dataclass(frozen=True, eq=False)
 class RecordLayout:
@@ -218,21 +221,24 @@ class RecordLayout:
         """The layout a journal was written with.
 
         Raises:
-            JournalError: the journal is from a newer version of this program.
+            JournalError: the journal is from a newer version of this program, or damaged.
         """
         if schema.get("version") != VERSION:
             raise JournalError(
                 f"record version {schema.get('version')!r} cannot be read, only {VERSION}: "
                 "use the release that wrote the journal"
             )
-        return RecordLayout(
-            observations=SignalSet(tuple(Signal(*row) for row in schema["observations"])),
-            outputs=SignalSet(tuple(Signal(*row) for row in schema["outputs"])),
-            rows=tuple(schema["rows"]),
-            monitors=tuple(schema["monitors"]),
-            stages=tuple(schema["stages"]),
-            reasons=tuple(schema["reasons"]),
-        )
+        try:
+            return RecordLayout(
+                observations=SignalSet(tuple(Signal(*row) for row in schema["observations"])),
+                outputs=SignalSet(tuple(Signal(*row) for row in schema["outputs"])),
+                rows=tuple(schema["rows"]),
+                monitors=tuple(schema["monitors"]),
+                stages=tuple(schema["stages"]),
+                reasons=tuple(schema["reasons"]),
+            )
+        except DAMAGED as error:
+            raise JournalError(f"the layout of the records is damaged: {error}") from error
 
     def decode(self, body: bytes) -> TickRecord:
         """The tick behind the bytes of one record; arrays are read-only views of `body`.
@@ -240,7 +246,10 @@ class RecordLayout:
         Raises:
             JournalError: the bytes do not fit the layout.
         """
-        return decode(self, body)
+        try:
+            return decode(self, body)
+        except DAMAGED as error:
+            raise JournalError(f"a tick's record is damaged: {error}: verify it") from error
 
 
 def _signal_row(signal: Signal) -> list[Any]:

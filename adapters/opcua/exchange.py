@@ -66,6 +66,7 @@ class Exchange:
             if reply is not None:
                 return reply
         if not future.done():
+            future.add_done_callback(_heard)
             await within(timeout_s, asyncio.shield(future), "read")
         # a slow server is not spun for again until it was quick
         self._quick = time.monotonic() - started_s < SPIN_S
@@ -139,3 +140,9 @@ class Exchange:
         connection._peer_sequence_number = sequence
         del protocol._callbackmap[number]
         return data[_HEAD:]
+
+
+def _heard(future: "asyncio.Future[Any]") -> None:
+    """Who waited may have gone when the connection breaks: nobody need hear of it twice."""
+    if not future.cancelled():
+        future.exception()
