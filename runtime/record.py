@@ -123,6 +123,7 @@ class TickRecord:
     bundle: str
     """The controller: name@version#hash."""
 
+
 DAMAGED = (ValueError, LookupError, TypeError, AttributeError, struct.error, SignalError)
 """What comes of bytes or of a layout that were changed after they were written."""
 

@@ -5,6 +5,7 @@ The process of the policy is started first of all; it imports the model's runtim
 
 import gc
 import os
+import resource
 import sys
 from pathlib import Path
 from typing import NoReturn
@@ -25,6 +26,7 @@ def run(file: Path, max_ticks: int | None = None, quiet: bool = False) -> None:
     Raises:
         ConfigError: the start is refused.
     """
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a crash leaves no file with our keys in it
     gc.disable()  # importing makes a million objects that stay; the loop collects from then on
     # no package that happens to lie here takes part in reading a configuration, or is looked for
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
