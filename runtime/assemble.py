@@ -8,6 +8,7 @@ import grp
 import pwd
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -31,6 +32,7 @@ from steadyhand.runtime.certificate_watch import Watched
 from steadyhand.runtime.child import ChildLimits, examine
 from steadyhand.runtime.clock import Clock, Idle, LockstepClock, PacedClock, PlantClock
 from steadyhand.runtime.config import Loaded
+from steadyhand.runtime.handshake import Handshake, HandshakeSettings
 from steadyhand.runtime.modes import Mode, ModeMachine, ModeSettings
 from steadyhand.runtime.operator_protocol import Role
 from steadyhand.runtime.quantity import magnitude
@@ -184,6 +186,8 @@ def opcua_tags(parts: PlantParts, link: cfg.OpcUaLink) -> Any:  # noqa: ANN401
         entry: dict[str, Any] = {"address": tag.node, "wire_type": tag.wire, "unit": tag.unit or ""}
         if tag.feedback is not None:
             entry["feedback"] = {"address": tag.feedback, "unit": tag.unit or units[name]}
+        if tag.participation is not None:
+            entry["participation"] = {"address": tag.participation}
         outputs[name] = entry
     shake = {
         role: {"address": node}
@@ -263,6 +267,15 @@ def make_modes(config: cfg.Config, parts: PlantParts, asked: Mode = Mode.OFF) ->
         max_raises=given.max_raises,
     )
     return ModeMachine(settings, parts.outputs, asked)
+
+
+def make_handshake(config: cfg.Config, parts: PlantParts) -> Handshake:
+    """The handshake with the plant; begins by not asking."""
+    given = config.handover
+    settings = HandshakeSettings(
+        shed_s=given.shed or 2.0 * config.period, freeze_s=given.freeze or inf
+    )
+    return Handshake(parts.outputs, settings, parts.plant.outputs)
 
 
 def make_gate(config: cfg.Config, parts: PlantParts, bundle: Bundle | None) -> Gate:

@@ -96,6 +96,10 @@ class OutputTag(Tag):
     feedback: NodeText | None = Field(
         default=None, description="node that tells what is really applied; default: the node itself"
     )
+    participation: NodeText | None = Field(
+        default=None,
+        description="Boolean: false while the plant keeps this output to itself; default: never",
+    )
 
 
 class Handshake(Section):
@@ -302,6 +306,21 @@ class Modes(Section):
     )
 
 
+class Handover(Section):
+    """When the plant has itself back, and when its read-back is not believed; plant time."""
+
+    shed: PlantTime | None = Field(
+        default=None,
+        description="the plant takes itself back when our heartbeat is away for longer; default: "
+        "two periods",
+    )
+    freeze: PlantTime | None = Field(
+        default=None,
+        description="a read-back that keeps still for so long, though something else was sent, is "
+        "not valid; default: never",
+    )
+
+
 class Safety(Section):
     """Tighten what the plant definition allows; nothing here can widen it."""
 
@@ -469,6 +488,7 @@ class Config(Section):
     fallback: Fallback
     trust: Trust = Trust()
     modes: Modes = Modes()
+    handover: Handover = Handover()
     safety: Safety = Safety()
     journal: JournalSection
     metrics: Metrics | None = None

@@ -37,6 +37,7 @@ from steadyhand.controllers.signals import Vector
 from steadyhand.controllers.trust.gate import Gate
 from steadyhand.runtime.clock import Beat, Clock
 from steadyhand.runtime.events import Situation
+from steadyhand.runtime.handshake import Control, Handshake
 from steadyhand.runtime.health import Health
 from steadyhand.runtime.metrics import Metrics
 from steadyhand.runtime.modes import Mode, ModeMachine
@@ -44,6 +45,8 @@ from steadyhand.runtime.recorder import Recorder
 
 STAGES = ("lateness", "read", "propose", "judge", "decide", "certify", "write")
 """What the timings of a tick are, seconds each."""
+_LARGEST = 1e30
+"""Policies calculate with 32-bit floats, which end at 3e38."""
 _SHAPED = Fault(ReasonCode.FILTER_SHAPED, text="see the filter's report")
 
 
@@ -83,6 +86,8 @@ class Tick:
     sent: Sent
     faults: tuple[Fault, ...]
     timings: tuple[float, ...]
+    control: Control = Control.OFF
+    """Where the handshake with the plant stands."""
 
 
 class Loop:
@@ -94,6 +99,7 @@ class Loop:
         clock: Clock,
         between_ticks: Callable[[], None] = lambda: None,
         monotonic: Callable[[], float] = time.monotonic,
+        handshake: Handshake | None = None,
     ) -> None:
         """Come up not controlling.
 
@@ -102,8 +108,10 @@ class Loop:
             clock: when to tick.
             between_ticks: runs after each tick, outside its deadline: operator's commands, swaps.
             monotonic: the clock of the timings, injectable for tests.
+            handshake: with the plant; by default one that waits for its grant alone.
         """
         self.parts = parts
+        self.handshake = handshake or Handshake(parts.link.outputs)
         self.last: Tick | None = None
         self._clock = clock
         self._between_ticks = between_ticks
@@ -131,7 +139,9 @@ class Loop:
         judged = stamp()
         # what the last tick's filter and write found bears on who drives now; where it decides
         # that, it is named as the cause. The record of this tick holds this tick's own reasons
+        asked = parts.modes.situation is not Situation.WATCHING
         own = (*observation.faults, *proposal.faults)
+        own += self.handshake.permit(observation, asked, beat.now_s)  # may we?
         source = parts.modes.update(
             verdict,
             (*own, *self._filter_faults, *self._sent.faults),
@@ -139,10 +149,12 @@ class Loop:
             observation.granted,
             observation.link,
         )  # who drives
+        self.handshake.settle(source, beat.now_s)
         self._failed = ()
         wanted = self._wanted(source, observation, proposal, beat.now_s)
         decided = stamp()
         certified = parts.safety.certify(observation, wanted, self._sent)  # make safe
+        certified = self.handshake.keep(certified, observation.applied)
         made_safe = stamp()
         self._sent = self._actuate(source, observation, certified, beat)  # actuate
         parts.heuristic.track(observation, self._sent)
@@ -186,6 +198,7 @@ class Loop:
             self._sent,
             faults,
             timings,
+            self.handshake.state,
         )
 
     def step(self) -> Tick:
@@ -233,9 +246,9 @@ class Loop:
     def _propose(self, observation: Observation) -> Proposal:
         """Ask the policy, unless nobody wants to know or there is nothing to look at."""
         off = self.parts.modes.mode is Mode.OFF or observation.link is not LinkState.UP
-        if off or not np.isfinite(observation.values).all():
+        if off or not (np.abs(observation.values) < _LARGEST).all():
             # a sensor that fails is not the policy's fault, and must not latch as one
-            text = "a measurement is not finite"
+            text = "a measurement is not finite, or beyond what a policy can calculate with"
             if off:
                 down = observation.link is not LinkState.UP
                 text = f"the link is {observation.link}" if down else f"mode {Mode.OFF}"
@@ -268,7 +281,9 @@ class Loop:
             wanted = observation.applied
         wanted = parts.transfer.blend(source, wanted, observation.applied, now_s)
         override = parts.modes.override
-        return wanted if override is None else np.where(np.isnan(override), wanted, override)
+        if override is not None:
+            wanted = np.where(np.isnan(override), wanted, override)
+        return self.handshake.follow(wanted, observation.applied)
 
     def _usual(self, observation: Observation) -> Vector:
         """What the heuristic wants; where it fails, the safe set-point, which drives next."""
@@ -302,7 +317,11 @@ class Loop:
             return Sent(
                 certified.action, before, observation.time_s, written=False, faults=(fault,)
             )
+        if not self.handshake.may_write:
+            source = Source.HANDS_OFF
         sent = self.parts.link.write(certified.action, source)
+        if sent.written or (source is Source.HANDS_OFF and not sent.faults):
+            self.handshake.told(sent.action if sent.written else None, beat.now_s)
         bypass = bypassed(certified, sent, self.parts.link.outputs)
         return sent if bypass is None else replace(sent, faults=(*sent.faults, bypass))
 
@@ -321,7 +340,7 @@ class Loop:
     def _tell(self, tick: Tick, beat: Beat) -> None:
         """Everything that may be told after the command has left."""
         parts = self.parts
-        for event in parts.modes.events:
+        for event in (*parts.modes.events, *self.handshake.events):
             parts.recorder.event(event)
         parts.metrics.tick(tick, beat.skipped, parts.modes)
         did = tick.sent.written or tick.source is Source.HANDS_OFF

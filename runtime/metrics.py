@@ -39,6 +39,7 @@ from steadyhand.runtime.exposition import (
     page,
     process_families,
 )
+from steadyhand.runtime.handshake import Control
 from steadyhand.runtime.journal import Status
 from steadyhand.runtime.modes import Mode
 from steadyhand.runtime.vitals import Look, Vitals
@@ -379,6 +380,8 @@ class Metrics:
             demand,
             "source",
         )
+        control = getattr(last, "control", Control.OFF)  # a recorded tick has none
+        yield _state_set("control_state", "State of the handshake with the plant.", Control, control)
         yield _state_set("gate_state", "State of the trust gate.", GateState, gate)
         yield _state_set("link_state", "State of the link to the plant.", LinkState, link)
 

@@ -50,7 +50,8 @@ def rerun(loaded: Loaded, journal: Path, run: str | None, ask_policy: bool) -> R
             metrics=Metrics(Identity(loaded.config.name, plant.kind.id), loaded.config.period),
             health=Health(None),
         )
-        return Loop(parts, PacedClock(loaded.config.period)), modes
+        handshake = assemble.make_handshake(loaded.config, plant)
+        return Loop(parts, PacedClock(loaded.config.period), handshake=handshake), modes
 
     policy = bundle.spec.build() if ask_policy and bundle is not None else None
     with JournalReader(journal) as reader:

@@ -184,7 +184,8 @@ class Service:
             health=self.health,
         )
         clock = assemble.make_clock(config, self.link, idle)
-        self.loop = Loop(loop_parts, clock, self._after_tick)
+        handshake = assemble.make_handshake(config, parts)
+        self.loop = Loop(loop_parts, clock, self._after_tick, handshake=handshake)
         opened.callback(self._drop_swap)
         opened.callback(self.link.close)  # first of all: the plant is handed back
         self._told_ready = self._seen_plant = False
@@ -655,6 +656,8 @@ def status(service: Service, tick: Tick) -> dict[str, Any]:
         "clean": [modes.clean_ticks, modes.settings.n_clean],
         "link": str(observation.link),
         "granted": observation.granted,
+        "handshake": str(tick.control),
+        "taken_out": list(service.loop.handshake.taken_out),
         "trusted": tick.verdict.trusted,
         "gate": str(tick.verdict.state),
         "confidence": tick.verdict.confidence,

@@ -18,6 +18,12 @@ class Columns:
             if tag.feedback is not None:
                 self.feedback[i] = len(names)
                 names.append(f"{name} feedback")
+        self.participation = np.full(len(outputs), -1)
+        """(n_u,) place of each output's participation; -1 where it always takes part."""
+        for i, (name, tag) in enumerate(zip(outputs, tags.outputs, strict=True)):
+            if tag.participation is not None:
+                self.participation[i] = len(names)
+                names.append(f"{name} participation")
         self.granted = self.plant_heartbeat = self.plant_time = self.sequence = -1
         for role in ("granted", "plant_heartbeat", "plant_time", "sequence"):
             if getattr(shake, role) is not None:

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from threading import Lock
 
 import numpy as np
+from numpy.typing import NDArray
 
 from steadyhand.adapters.opcua.tags import TagMap
 from steadyhand.adapters.opcua.wire import WireType, round_inside
@@ -28,6 +29,8 @@ class Command:
     expires_s: float
     """Monotonic time after which it must not be sent."""
     session: int
+    out: NDArray[np.bool_] | None = None
+    """(n_u,) outputs that the plant keeps to itself and that are not written; None: none."""
 
 
 class Slot:

@@ -35,6 +35,8 @@ class Snapshot:
     faults: tuple[Fault, ...]
     session: int
     """Number of the session; 0 while there is none that may be written to."""
+    out: NDArray[np.bool_] | None = None
+    """(n_u,) outputs that the plant keeps to itself; None when there are none."""
 
 
 class Board:

@@ -164,13 +164,17 @@ class OpcUaLink:
             if fault is not None:
                 return self._refuse(action, fault)
             wire, sent = self._encoder.encode(action, worker.output_kinds)
+            if shot.out is not None:
+                sent = np.where(shot.out, action, sent)  # not written: the plant keeps them
         self._heartbeat = (self._heartbeat + 1) & 0x7FFFFFFF
         expires_s = self._monotonic() + self._settings.command_life_s
         if worker.settled >= self._put or self._handed_session != shot.session:
             self._handed_s = self._monotonic()
         self._put, self._handed_session = self._sequence, shot.session
         self._slot.put(
-            Command(self._sequence, wire, source, self._heartbeat, expires_s, shot.session)
+            Command(
+                self._sequence, wire, source, self._heartbeat, expires_s, shot.session, shot.out
+            )
         )
         self._told = True
         worker.wake()

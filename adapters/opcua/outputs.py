@@ -4,6 +4,7 @@ from math import nan
 
 import numpy as np
 from asyncua import ua
+from numpy.typing import NDArray
 
 from steadyhand.adapters.opcua.tags import TagMap
 from steadyhand.adapters.opcua.wire import status_name
@@ -11,6 +12,9 @@ from steadyhand.controllers.frames import Fault
 from steadyhand.controllers.reasons import ReasonCode
 from steadyhand.controllers.signals import Vector
 
+Mask = NDArray[np.bool_]
+NOT_WRITTEN = 0xFFFFFFFF
+"""Stands for the status of an output that was left out of a write."""
 _DENIED = {
     int(getattr(ua.StatusCodes, name))
     for name in ("BadUserAccessDenied", "BadNotWritable", "BadSecurityModeInsufficient")
@@ -35,6 +39,20 @@ class Outputs:
         self._sent: Vector = np.full(n_u, nan)
         """What was sent and accepted, signal units; NaN: nothing."""
         self._following_s = np.full(n_u, now_s)
+        self.out: Mask | None = None
+        """(n_u,) outputs that the plant keeps to itself; None when there are none."""
+
+    def take_part(self, participation: Vector) -> list[Fault]:
+        """Take what the participation nodes show: one that is false, or not readable, is out."""
+        out: Mask = ~(participation != 0.0) | np.isnan(participation)
+        self.out = out if out.any() else None
+        if self.out is None:
+            return []
+        self._expected[out] = nan  # the plant has it and may move it
+        self._sent[out] = nan
+        names = (self._names[i] for i in np.flatnonzero(out))
+        text = "the plant keeps it to itself"
+        return [Fault(ReasonCode.OUTPUT_OUT, name, text=f"{name}: {text}") for name in names]
 
     def forget(self) -> None:
         """The outputs are not ours (any more): whatever they show is right."""

@@ -19,7 +19,7 @@ from steadyhand.adapters.opcua.commands import Command
 from steadyhand.adapters.opcua.fast_read import CyclicRead
 from steadyhand.adapters.opcua.freshness import ServerClock
 from steadyhand.adapters.opcua.image import Measurements
-from steadyhand.adapters.opcua.outputs import Outputs
+from steadyhand.adapters.opcua.outputs import NOT_WRITTEN, Outputs
 from steadyhand.adapters.opcua.resolve import Resolved
 from steadyhand.adapters.opcua.session import LinkTimeoutError, Session, within
 from steadyhand.adapters.opcua.settings import OpcUaSettings
@@ -77,6 +77,8 @@ class Plant:
         self._tell = tell
         self._lock = asyncio.Lock()
         self._columns = Columns(tags)
+        self._partial = bool((self._columns.participation >= 0).any())
+        """Can the plant take single outputs out?"""
         self._all_columns = np.arange(len(tags.observations))
         self._read_control = self._reader(self._columns.control)
         self._read_whole = self._reader(self._columns.whole)
@@ -232,6 +234,9 @@ class Plant:
         silent = now_s - self._written_s > SHED_PERIODS * self._settings.period_s
         if not signs.grants or (silent and self._tags.handshake.heartbeat is not None):
             self.outputs.forget()  # the plant has them back and may move them
+        if self._partial:
+            seen = columns.participation
+            faults += self.outputs.take_part(np.where(seen < 0, 1.0, values[seen]))
         self.outputs.absorb(values[columns.outputs], values[columns.feedback])
         if not after_write:
             faults += self.outputs.contention()
@@ -279,9 +284,9 @@ class Plant:
         """What goes out together: outputs, then who drives, then the heartbeat last."""
         pairs: list[tuple[str, Any]] = []
         if command.wire is not None:
-            names = self._tags.output_signals.names
-            for name, value, kind in zip(names, command.wire, self.output_kinds, strict=True):
-                pairs.append((name, to_variant(value, kind)))
+            for i in self._written(command):
+                value, kind = command.wire[i], self.output_kinds[i]
+                pairs.append((self._tags.output_signals.names[i], to_variant(value, kind)))
         shake = self._tags.handshake
         for role, tag, value in (
             ("request", shake.request, 1.0),
@@ -294,10 +299,18 @@ class Plant:
                 )
         return pairs
 
+    def _written(self, command: Command) -> list[int]:
+        """Outputs that `command` writes: none that the plant keeps, now or when it was made."""
+        if command.wire is None:
+            return []
+        out = [mask for mask in (command.out, self.outputs.out) if mask is not None]
+        return [i for i in range(len(command.wire)) if not any(mask[i] for mask in out)]
+
     async def _send(self, pairs: list[tuple[str, Any]], command: Command) -> None:
         if not pairs:
             return
         wanted = [(self._nodes[name], variant) for name, variant in pairs]
+        written = self._written(command)
         try:
             self._written_s = self._now()
             statuses = await self._session.write(wanted, "write")
@@ -308,11 +321,18 @@ class Plant:
             await self._take_control(after_write=True)
             return
         faults = self.outputs.judge([name for name, _ in pairs], statuses)
-        await self._take_control(after_write=True)
+        try:
+            await self._take_control(after_write=True)
+        except ua.UaError:
+            self.outputs.forget()  # written, but not read back: what is found there is ours
+            raise
         if command.wire is None:
             self.outputs.forget()
         else:
-            faults += self.outputs.compare(command.wire, statuses[: len(command.wire)])
+            codes = [NOT_WRITTEN] * len(command.wire)
+            for i, status in zip(written, statuses, strict=False):
+                codes[i] = status
+            faults += self.outputs.compare(command.wire, codes)
         self._write_faults = tuple(faults)
 
 

@@ -50,6 +50,8 @@ def uses_of(tags: TagMap) -> list[Use]:
         uses.append(Use(signal.name, output, writes=True, low=low, high=high))
         if output.feedback is not None:
             uses.append(Use(f"{signal.name} feedback", output.feedback))
+        if output.participation is not None:
+            uses.append(Use(f"{signal.name} participation", output.participation))
     shake = tags.handshake
     for role in ("granted", "plant_heartbeat", "plant_time", "sequence"):
         tag = getattr(shake, role)

@@ -148,6 +148,8 @@ class OutputTag(Tag):
     """Largest |feedback - sent| that counts as following, signal units."""
     follow_time_s: float = inf
     """Not following for longer than this (wall seconds) is ACT_NOFOLLOW."""
+    participation: Tag | None = None
+    """Read: true while the plant lets us drive this output; it always does if None."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -290,4 +292,6 @@ def _output_tag(entry: Any, where: str) -> OutputTag:  # noqa: ANN401
     values = _fields(entry, where, OutputTag.__dataclass_fields__)
     if "feedback" in values:
         values["feedback"] = _tag(values["feedback"], f"{where} feedback")
+    if "participation" in values:
+        values["participation"] = handshake_tag(values["participation"], f"{where} participation")
     return OutputTag(**values)

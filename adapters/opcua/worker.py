@@ -305,6 +305,7 @@ class Worker:
                 granted=plant.signs.granted,
                 faults=(*self._standing, *self._expired(), *flapping, *feed.faults, *plant.faults),
                 session=self._session_number if writable else 0,
+                out=plant.outputs.out,
             )
         )
 

@@ -4,6 +4,7 @@
       <observation>                      Double, read only, AnalogItemType
       <output>                           Double, writable, AnalogItemType
       <output>_applied                   Double, what the actuator really does
+      <output>_participates              Boolean: false while the plant keeps the output to itself
       control_granted, controller_active Boolean
       control_request                    UInt32, writable: not 0 asks for control
       controller_heartbeat               UInt32, writable: any change is a beat
@@ -139,6 +140,7 @@ class PlantNodes:
         for i, name in enumerate(runner.plant.outputs.names):
             changed.append(self._put(name, float(shown[i]), good, now))
             changed.append(self._put(f"{name}_applied", float(runner.applied[i]), good, now))
+            changed.append(self._put(f"{name}_participates", not runner.kept[i], good, now))
         self.beats = (self.beats + 1) & 0xFFFFFFFF
         for name, value in (
             ("control_granted", runner.permit),
@@ -222,6 +224,9 @@ class PlantNodes:
                 f"{signal.name}_applied", signal.unit, signal.low, signal.high, "real position"
             )
             await self._add_analog(space, parent, index, readback, float(applied[i]), False)
+            name, boolean = f"{signal.name}_participates", ua.VariantType.Boolean
+            item = _variable(parent, name, index, make_variant(True, boolean), name, False)
+            await self._add(space, item, name, boolean)
         for name, (kind, writable) in HANDSHAKE.items():
             start_value = False if kind is ua.VariantType.Boolean else 0
             item = _variable(parent, name, index, make_variant(start_value, kind), name, writable)

@@ -69,7 +69,8 @@ class SimLink:
         runner.source = source
         if driving:
             for column, value in enumerate(sent.tolist()):
-                runner.write(column, value, source=int(source), sequence=self._written)
+                if not runner.kept[column]:
+                    runner.write(column, value, source=int(source), sequence=self._written)
         runner.beat(self._written)
         runner.advance()
         return Sent(sent, self._written, time_s, written=driving)

@@ -86,6 +86,8 @@ class PlantRunner:
         self.cost = 0.0
         self.permit = True
         """Does the plant's operator grant control?"""
+        self.kept: NDArray[np.bool_] = np.zeros(len(plant.outputs), dtype=np.bool_)
+        """(n_u,) outputs that the plant's operator keeps from the controller."""
         self.requested = False
         """Does the controller ask for control?"""
         self.source = Source.HANDS_OFF
@@ -121,6 +123,16 @@ class PlantRunner:
             and self.time_s - self._beat_s < self.shed_s
         )
 
+    def keep(self, output: str, on: bool) -> None:
+        """The plant's operator keeps one output from the controller, or gives it back.
+
+        Raises:
+            SignalError: there is no such output.
+        """
+        self.kept[self.plant.outputs.index(output)] = on
+        if on:
+            self._local = self._ask_local_control()
+
     def write(self, column: int, value: float, **context: Any) -> None:  # noqa: ANN401
         """One output was written. It acts from the next sub-step on, if the controller drives.
 
@@ -130,9 +142,10 @@ class PlantRunner:
             context: for the observer's log.
         """
         name = self.plant.outputs.names[column]
-        self.log.judge(self.time_s, name, value, float(self.applied[column]), self.permit)
+        granted = self.permit and not self.kept[column]
+        self.log.judge(self.time_s, name, value, float(self.applied[column]), granted)
         if self.log.logging:
-            seen = {"applied": encode(float(self.applied[column])), "granted": self.permit}
+            seen = {"applied": encode(float(self.applied[column])), "granted": bool(granted)}
             self.log.line(self.time_s, name, value, **seen, **context)
         if isfinite(value):
             self.command[column] = self.faults.clamp(self.time_s, column, value)
@@ -171,8 +184,11 @@ class PlantRunner:
             self._integrate(u, w)
             self.applied = u
             self._drove = driving
+            # set-point tracking: no bump when the controller returns
             if not driving:
-                self.command = u.copy()  # set-point tracking: no bump when the controller returns
+                self.command = u.copy()
+            elif self.kept.any():
+                self.command[self.kept] = u[self.kept]
             self.steps_done += 1
         margins = self.plant.margins(np.array(states), np.array(inputs), np.array(rows))
         self.tally.add(margins, drivers, starts)
@@ -201,6 +217,7 @@ class PlantRunner:
             "cost": self.cost,
             "violations": self.tally.totals(),
             "granted": self.permit,
+            "kept": [name for name, on in zip(plant.outputs.names, self.kept, strict=True) if on],
             "controlled": self.controlled,
             "source": int(self.source),
             "heartbeat": self.heartbeat,
@@ -216,6 +233,7 @@ class PlantRunner:
             "x": self.x.tolist(),
             "cost": self.cost,
             "permit": self.permit,
+            "kept": self.kept.tolist(),
             "heartbeat": self.heartbeat,
             "sequence": self.sequence,
             "applied": self.applied.tolist(),
@@ -243,6 +261,7 @@ class PlantRunner:
         self.x = np.array(state["x"], dtype=np.float64)
         self.cost = float(state["cost"])
         self.permit = bool(state["permit"])
+        self.kept[:] = state.get("kept", False)
         self.heartbeat = int(state["heartbeat"])
         self.sequence = int(state["sequence"])
         self.applied = np.array(state["applied"], dtype=np.float64)
@@ -259,9 +278,12 @@ class PlantRunner:
 
     def _input(self, driving: bool, boundary: bool) -> Vector:
         """What really acts: the driver's wish inside the actuator's range, after its faults."""
-        if not driving and (boundary or self._drove):
+        partial = driving and bool(self.kept.any())
+        if (not driving and (boundary or self._drove)) or (partial and boundary):
             self._local = self._ask_local_control()
         wish = self.command if driving else self._local
+        if partial:
+            wish = np.where(self.kept, self._local, wish)
         u: Vector = np.minimum(np.maximum(wish, self.plant.outputs.low), self.plant.outputs.high)
         if self.faults.faults:
             self.faults.actuate(self.time_s, u, self.applied)
@@ -301,11 +323,15 @@ class PlantRunner:
         age_s = np.zeros(len(values))
         quality: NDArray[np.int8] = np.zeros(len(values), dtype=np.int8)
         found: tuple[Fault, ...] = ()
+        if self.kept.any():
+            kept = np.flatnonzero(self.kept)
+            names = self.plant.outputs.names
+            found = tuple(Fault(ReasonCode.OUTPUT_OUT, names[i]) for i in kept)
         if self.faults.faults:
             self.faults.corrupt(self.time_s, values, quality, age_s)
             bad = np.flatnonzero(quality == Quality.BAD)
             names = self.plant.observations.names
-            found = tuple(Fault(ReasonCode.SAMPLE_BAD, names[i]) for i in bad)
+            found += tuple(Fault(ReasonCode.SAMPLE_BAD, names[i]) for i in bad)
         return Observation(
             sequence=self.sequence,
             time_s=self.time_s,

@@ -234,6 +234,11 @@ class SideChannelServer:
         self._plant.runner.permit = bool(request["on"])
         await self._plant.refresh()
 
+    async def _do_keep(self, request: Answer) -> None:
+        """The plant's operator keeps output `signal` from the controller while `on`."""
+        self._plant.runner.keep(request["signal"], bool(request.get("on", True)))
+        await self._plant.refresh()
+
     async def _do_slots(self, request: Answer) -> None:
         """Give at most `sessions` sessions; 0 lifts the limit."""
         self._plant.server.iserver.most_sessions = int(request["sessions"])
@@ -283,6 +288,7 @@ class SideChannelServer:
         for signal in (*signals.observations, *signals.outputs):
             await plant.nodes.set_unit(signal.name, signal.unit)
         plant.runner.permit = True
+        plant.runner.kept[:] = False
         await plant.refresh()
 
     async def _do_shed(self, _request: Answer) -> None:

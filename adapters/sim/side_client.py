@@ -64,6 +64,10 @@ class SideChannel:
         """Grant control, or take it away."""
         self.call("grant", on=on)
 
+    def keep(self, output: str, on: bool) -> None:
+        """Keep one output from the controller, or give it back."""
+        self.call("keep", signal=output, on=on)
+
     def truth(self) -> Answer:
         """State, cost, violations, who drives."""
         return self.call("truth")

@@ -197,6 +197,7 @@ class PlantServer:
             "pump": (0.0, ua.VariantType.Float),
             "valve_position": (0.0, ua.VariantType.Double),
             "granted": (True, ua.VariantType.Boolean),
+            "pump_in": (True, ua.VariantType.Boolean),
             "request": (False, ua.VariantType.Boolean),
             "heartbeat": (0, ua.VariantType.UInt32),
             "source": (4, ua.VariantType.Int32),
