@@ -49,11 +49,13 @@ class GuardedSession(InternalSession):  # type: ignore[misc]  # untyped library
     # -- shares ------------------------------------------------------------------------------------
 
     def _few(self, asked: Sequence[Any] | None) -> None:
-        """Refuse more operations in one request than we tell we take.
+        """Refuse more operations in one request than we tell we take, and any once logged out.
 
         Raises:
-            ServiceError: BadTooManyOperations.
+            ServiceError: BadTooManyOperations, BadSessionClosed.
         """
+        if self.external and self.state is SessionState.Closed:
+            raise ServiceError(ua.StatusCodes.BadSessionClosed)
         if self.external and len(asked or ()) > self.iserver.shares.nodes_per_request:
             raise ServiceError(ua.StatusCodes.BadTooManyOperations)
 

@@ -14,7 +14,7 @@ from math import isnan, nan
 from asyncua import ua
 from cryptography import x509
 
-from steadyhand.adapters.opcua.commands import Slot
+from steadyhand.adapters.opcua.commands import Command, Slot
 from steadyhand.adapters.opcua.feed import BUSY, Feed, wait
 from steadyhand.adapters.opcua.image import Board
 from steadyhand.adapters.opcua.lookup import look_up_aside
@@ -35,6 +35,8 @@ NO_SLOT_PAUSE_S = 30.0
 """Pause after the server had no session left: hammering would keep its slots full."""
 CLOSE_GRACE_S = 0.3
 HALT_AGAIN_S = 0.1
+BUSY_PAUSE_S = 0.01
+"""First pause before a busy server is asked again."""
 TURN_S = 0.25
 """How often the thread notes that it is alive."""
 _LOST = Fault(ReasonCode.LINK_DOWN, text="the connection broke")
@@ -277,8 +279,8 @@ class Worker:
             if command is None or command.session != self._session_number:
                 continue
             try:
-                await plant.write(command)
-            except BUSY as error:  # not tried again: the next command is newer
+                await self._insist(plant, command)
+            except BUSY as error:
                 text = f"the server was too busy to take the command: {type(error).__name__}"
                 self._board.tell(Fault(ReasonCode.WRITE_FAILED, text=text))
             finally:
@@ -286,6 +288,26 @@ class Worker:
             if plant.behind:
                 self._due.set()
             self._pin(feed)
+
+    async def _insist(self, plant: Plant, command: Command) -> None:
+        """Write; a busy server is asked again for as long as any answer is waited for, unless the
+        command gets too old or a newer one lies ready.
+
+        Raises:
+            LinkError, OSError, asyncua's UaError: see `Plant.write`; too busy to the end.
+        """
+        until_s = min(command.expires_s, self._now() + self._settings.request_timeout_s)
+        pause_s = BUSY_PAUSE_S
+        while True:
+            try:
+                await plant.write(command)
+            except BUSY:
+                if self._ready.is_set() or self._now() + pause_s >= until_s:
+                    raise
+                await asyncio.sleep(pause_s)
+                pause_s *= 2.0
+            else:
+                return
 
     def _pin(self, feed: Feed) -> None:
         """Show the newest state of the plant."""

@@ -284,6 +284,13 @@ class ChaosProxy:
     def _abort(self, pair: _Pair) -> None:
         """Reset both halves."""
         self._pairs.discard(pair)
+        try:
+            current = asyncio.current_task(self._loop)
+        except RuntimeError:
+            current = None
+        for task in pair.tasks:
+            if task is not current:
+                task.cancel()
         for writer in (pair.client, pair.plant):
             if writer is None:
                 continue

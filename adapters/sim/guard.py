@@ -66,7 +66,7 @@ class PlantInternals(GuardedInternals):
     """With as few session slots as a small controller has, when a test wants that."""
 
     most_sessions = 0
-    """0: as many as there are connections."""
+    """0: as many as there are connections; below 0: others have them all."""
 
     def create_session(
         self,
@@ -75,7 +75,8 @@ class PlantInternals(GuardedInternals):
         external: bool = False,
     ) -> GuardedSession:
         """One more session, while there is a slot."""
-        if external and 0 < self.most_sessions <= len(self._external_sessions):
+        full = self.most_sessions and len(self._external_sessions) >= self.most_sessions
+        if external and full:
             raise ServiceError(ua.StatusCodes.BadTooManySessions)
         return super().create_session(name, user, external)
 

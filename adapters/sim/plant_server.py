@@ -202,7 +202,7 @@ class PlantServer:
 
         async def write_or_refuse(node_id: Any, attribute: Any, value: Any) -> Any:  # noqa: ANN401
             status = self.refusals.get(self.nodes.name_of(node_id) or "")
-            if status is not None and attribute is ua.AttributeIds.Value:
+            if status is not None and attribute == ua.AttributeIds.Value:
                 return status
             return await write(node_id, attribute, value)
 

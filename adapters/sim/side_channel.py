@@ -102,9 +102,11 @@ class SideChannelServer:
         return self._plant.nodes.disguises.setdefault(name, Disguise())
 
     async def _do_set(self, request: Answer) -> None:
-        """Show `value` (number, string, boolean, null or list) on `signal`."""
+        """Show `value` (number, string, boolean, null or list, `times` as long) on `signal`."""
         disguise = self._disguise(request)
         value = request["value"]
+        if isinstance(value, list):
+            value = value * int(request.get("times", 1))
         disguise.replaces_value = True
         disguise.value = decode(value) if value in ("nan", "inf", "-inf") else value
         if isinstance(value, int) and not isinstance(value, bool):
@@ -240,7 +242,7 @@ class SideChannelServer:
         await self._plant.refresh()
 
     async def _do_slots(self, request: Answer) -> None:
-        """Give at most `sessions` sessions; 0 lifts the limit."""
+        """Give at most `sessions` sessions; 0 lifts the limit, -1 gives none."""
         self._plant.server.iserver.most_sessions = int(request["sessions"])
 
     async def _do_clock(self, request: Answer) -> None:
