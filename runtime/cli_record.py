@@ -1,5 +1,6 @@
 """Read the journal: show, verify, export, explain, replay."""
 
+import re
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -7,6 +8,7 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
+from steadyhand.controllers.errors import RequestError
 from steadyhand.runtime import chain
 from steadyhand.runtime.cli import AsJson, ConfigFile
 from steadyhand.runtime.config import load_config, require
@@ -64,9 +66,24 @@ def journal_show(
 
 
 @journal_app.command("verify")
-def journal_verify(directory: JournalDirectory, as_json: AsJson = False) -> None:
-    """Recompute the hash chain and name the first bad record."""
-    found = chain.verify(directory)
+def journal_verify(
+    directory: JournalDirectory,
+    head: Annotated[
+        str,
+        typer.Option(
+            metavar="SEGMENT:RECORDS:HASH",
+            help="An end of the journal that was noted elsewhere; it must still be in there. The "
+            "hash may be cut to its first 12 digits, as the metrics tell it.",
+        ),
+    ] = "",
+    as_json: AsJson = False,
+) -> None:
+    """Recompute the hash chain and name the first bad record.
+
+    A chain whose end was cut off, or an older copy of it, is a sound chain: only a head that was
+    noted elsewhere (status, metrics, an earlier verify) gives it away.
+    """
+    found = chain.verify(directory, expected=_head(head) if head else None)
     show(chain.as_json(found), as_json, chain.describe_problem(found))
     raise typer.Exit(Exit.DONE if found.ok else Exit.FAILED)
 
@@ -86,6 +103,20 @@ def journal_export(
         with named_file(target), target.open("w", encoding="utf-8") as out:
             count = journal.export_json_lines(out)
     show({"lines": count}, False, f"{count} lines in {target}")
+
+
+def _head(text: str) -> chain.Head:
+    """A head as a person wrote it down.
+
+    Raises:
+        RequestError: ARGUMENTS.
+    """
+    found = re.fullmatch(r"([0-9]{1,9}):([0-9]{1,12}):([0-9a-f]{12,64})", text.strip().lower())
+    if found is None or len(found[3]) % 2:
+        raise RequestError(
+            "ARGUMENTS", f"--head {text!r}: SEGMENT:RECORDS:HASH, as in 3:1200:0123456789ab"
+        )
+    return chain.Head(int(found[1]), int(found[2]), bytes.fromhex(found[3]))
 
 
 def explain(

@@ -709,6 +709,7 @@ def status(service: Service, tick: Tick) -> dict[str, Any]:
             "fault": audit.text if audit is not None else "",
             "records": stored.records,
             "head": stored.head.hash.hex(),
+            "end": f"{stored.head.segment}:{stored.head.records}:{stored.head.hash.hex()}",
         },
         "timings_s": dict(zip(STAGES, tick.timings, strict=True)),
     }

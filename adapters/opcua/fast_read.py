@@ -118,9 +118,10 @@ class _Part:
         self._protocol.check_answer(buffer, " in response to a cyclic read")
         response = struct_from_binary(ua.ReadResponse, buffer)
         response.ResponseHeader.ServiceResult.check()
-        if len(response.Results) != len(self._kinds):
-            raise LinkError(f"read: {len(response.Results)} results for {len(self._kinds)} nodes")
-        samples = decode(response.Results, self._kinds)
+        results = response.Results or []
+        if len(results) != len(self._kinds):
+            raise LinkError(f"read: {len(results)} results for {len(self._kinds)} nodes")
+        samples = decode(results, self._kinds)
         if self._learn_in <= 0:
             self._learn_in = LEARN_AGAIN
             self._layout = learn(body, self._kinds) or self._layout

@@ -105,9 +105,10 @@ class Session:
                 ua.ReadValueId(NodeId=node, AttributeId=attribute) for node, attribute in part
             ]
             response = await self.call(request, ua.ReadResponse, what)
-            if len(response.Results) != len(part):
-                raise LinkError(f"{what}: {len(response.Results)} results for {len(part)} nodes")
-            values += response.Results
+            results = response.Results or []
+            if len(results) != len(part):
+                raise LinkError(f"{what}: {len(results)} results for {len(part)} nodes")
+            values += results
             clock = to_ticks(response.ResponseHeader.Timestamp)
         return values, clock
 
@@ -128,7 +129,7 @@ class Session:
                 for node, variant in part
             ]
             response = await self.call(request, ua.WriteResponse, what)
-            statuses += [int(status.value) for status in response.Results]
+            statuses += [int(status.value) for status in response.Results or []]
         if len(statuses) != len(wanted):
             raise LinkError(f"{what}: {len(statuses)} results for {len(wanted)} nodes")
         return statuses
@@ -142,7 +143,7 @@ class Session:
             response = await self.call(
                 request, ua.TranslateBrowsePathsToNodeIdsResponse, "resolve browse paths"
             )
-            results += response.Results
+            results += response.Results or []
         return results
 
     async def create_subscription(self, parameters: Any, callback: Callable[[Any], None]) -> Any:  # noqa: ANN401
@@ -164,7 +165,7 @@ class Session:
             response = await self.call(
                 request, ua.CreateMonitoredItemsResponse, "create monitored items"
             )
-            results += response.Results
+            results += response.Results or []
         return results
 
     async def delete_subscription(self, subscription_id: int) -> None:

@@ -218,6 +218,7 @@ TABLE: dict[str, tuple[int, str]] = {
     "journal show P/journal --last 0": (2, "--last"),
     "journal verify P/none": (1, "no journal at P/none"),
     "journal verify P/journal": (0, "intact"),
+    "journal verify P/journal --head 9:9:xyz": (2, "SEGMENT:RECORDS:HASH"),
     "journal export P/none P/out.jsonl": (1, "no journal at P/none"),
     "journal export P/journal P/none/out.jsonl": (74, "make its folder first"),
     "journal export P/journal P": (74, "name a file in it"),

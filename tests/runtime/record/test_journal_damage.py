@@ -150,6 +150,49 @@ def test_cut_tail_at_the_end_needs_the_head_told_outside(journal):
     assert not verify(journal, expected=head).ok
 
 
+def test_an_older_copy_put_back_needs_the_head_told_outside(journal, tmp_path):
+    """Rolled back as a whole it is sound in itself, also when the next start has gone on with it."""
+    old = Path(shutil.copytree(journal, tmp_path / "old"))
+    recorder = fresh_recorder()
+    with Journal(journal, recorder, Limits(commit_every_s=0.002)):
+        record_ticks(recorder, 8)
+    head = verify(journal).head
+    assert verify(journal, expected=head).ok
+    shutil.rmtree(journal)
+    shutil.copytree(old, journal)
+    assert verify(journal).ok, "an older chain is a chain"
+    result = verify(journal, expected=head)
+    assert (result.problems[0].segment, result.problems[0].n) == (head.segment, head.records - 1)
+    assert "older copy" in result.problems[0].text
+    recorder = fresh_recorder()
+    with Journal(journal, recorder, Limits(commit_every_s=0.002)):
+        record_ticks(recorder, 20)  # as many records again, and more
+    assert verify(journal).ok
+    assert not verify(journal, expected=head).ok
+    # the begin of the hash is enough, as the metrics tell it; another one is not
+    short = Head(head.segment, head.records, head.hash[:6])
+    assert not verify(journal, expected=short).ok
+    now = verify(journal).head
+    assert verify(journal, expected=Head(now.segment, now.records, now.hash[:6])).ok
+    assert not verify(journal, expected=Head(now.segment, now.records, bytes(6))).ok
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"[]", b'"JournalPurge"', b'{"event":"JournalPurge"}', b'{"event":"JournalPurge","data":3}',
+     b"[" * 5000, b'{"event":"JournalPurge","data":{"last_segment":{},"last_hash":0}}'],
+)  # fmt: skip
+def test_a_forged_event_with_its_right_hash_is_named(journal, body):
+    file = segment_files(journal)[2]
+    connection = sqlite3.connect(file)
+    before = connection.execute("SELECT hash FROM record WHERE n = 10").fetchone()[0]
+    connection.close()
+    digest = chain.link(before, 3, 11, 2, body)
+    edit(file, ("UPDATE record SET body = ?, hash = ?, kind = 2 WHERE n = 11", (body, digest)))
+    assert first(journal) == (3, 11)
+    assert "not written by this program" in verify(journal).problems[0].text
+
+
 def test_segment_missing(journal):
     segment_files(journal)[1].unlink()
     result = verify(journal)
