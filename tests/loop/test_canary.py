@@ -182,7 +182,28 @@ def ask_wrongly(house: House) -> None:
     asyncio.run(log_in(password_of("eng")))
 
 
+def sockets_of(pid: int) -> tuple[set[str], set[str]]:
+    """Addresses it listens on, and those it is connected to, as the kernel writes them."""
+    own = set()
+    for link in Path(f"/proc/{pid}/fd").iterdir():
+        with suppress(OSError):
+            own.add(str(link.readlink()).removeprefix("socket:[").rstrip("]"))
+    listening, connected = set(), set()
+    for table in ("tcp", "tcp6", "udp", "udp6"):
+        for row in Path(f"/proc/{pid}/net/{table}").read_text().splitlines()[1:]:
+            fields = row.split()
+            if fields[9] in own:
+                (listening if fields[3] == "0A" else connected).add(
+                    fields[1] if fields[3] == "0A" else fields[2]
+                )
+    return listening, connected
+
+
 def look_into_the_process(house: House) -> None:
+    listening, connected = sockets_of(house.rig.runtime.pid)
+    loopback = {"0100007F", "00000000000000000000000001000000"}
+    assert len(listening) == 3, "metrics, panel, SCADA"
+    assert {address.split(":")[0] for address in listening | connected} <= loopback
     pids = [house.rig.runtime.pid, house.rig.policy_pid()]
     for pid in filter(None, pids):
         for name in ("cmdline", "environ", "comm"):

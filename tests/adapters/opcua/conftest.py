@@ -309,6 +309,8 @@ class Proxy:
         """Swallow everything after this many pieces from the server."""
         self.flip_at = -1
         """Corrupt this byte of what the server sends next."""
+        self.passed = bytearray()
+        """Everything that went through, both ways."""
         self._target = target
         self._base = base
         self._writers: list[Any] = []
@@ -335,6 +337,7 @@ class Proxy:
     async def _pump(self, reader: Any, writer: Any, to_client: bool) -> None:
         try:
             while data := await reader.read(65536):
+                self.passed += data
                 if to_client and self.hold_after >= 0:
                     self.hold_after -= 1
                     self.holds = self.holds or self.hold_after < 0

@@ -103,6 +103,25 @@ def test_a_password_is_checked_and_goes_over_an_encrypted_channel(
 # settings
 
 
+def test_who_listens_on_the_wire_learns_no_secret(pki, opcua, drive, tmp_path) -> None:
+    """S9: a whole session through a listening post, log-in, values and commands among it."""
+    server = opcua.server(secure=pki, policies=["Basic256Sha256"])
+    post = opcua.proxy(server)
+    password = tmp_path / "password"
+    password.write_text("right\n")
+    password.chmod(0o600)
+    with_user = {"user": "operator-by-name", "password_file": password, "allow_anonymous": False}
+    driver = drive(post.endpoint, security=pki.security(**with_user)).up()
+    driver.write(20.0)
+    opcua.until(lambda: server.get("valve") == 20.0)
+    driver.link.close()
+    heard = bytes(post.passed)
+    assert len(heard) > 10_000
+    assert b"urn:test:server" in heard, "what discovery tells is open to all"
+    for secret in (b"right", b"operator-by-name", b"valve", b"level"):
+        assert secret not in heard
+
+
 def test_half_configured_security_is_refused(pki, tmp_path) -> None:
     with pytest.raises(ConfigError, match="needs certificate"):
         Security()

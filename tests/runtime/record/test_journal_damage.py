@@ -151,7 +151,7 @@ def test_cut_tail_at_the_end_needs_the_head_told_outside(journal):
 
 
 def test_an_older_copy_put_back_needs_the_head_told_outside(journal, tmp_path):
-    """Rolled back as a whole it is sound in itself, also when the next start has gone on with it."""
+    """Rolled back as a whole it is sound in itself, also once a later start has gone on with it."""
     old = Path(shutil.copytree(journal, tmp_path / "old"))
     recorder = fresh_recorder()
     with Journal(journal, recorder, Limits(commit_every_s=0.002)):
