@@ -47,9 +47,10 @@ def run(
 @app.command("check")
 def check_command(config: ConfigFile, as_json: AsJson = False) -> None:
     """Pre-flight: name every problem of a configuration at once. Writes nothing."""
-    from steadyhand.runtime.check import check
+    from steadyhand.runtime.check import check, go_live_words
 
     loaded, problems = check(config)
+    go_live = None if loaded is None else go_live_words(loaded)
     data = {
         "file": str(config),
         "ok": not problems,
@@ -58,12 +59,13 @@ def check_command(config: ConfigFile, as_json: AsJson = False) -> None:
             for p in problems
         ],
         "digest": loaded.digest if loaded else None,
+        "go_live": go_live,
     }
     if problems:
         text = "\n".join(problem.text(str(config)) for problem in problems)
         text += f"\n{len(problems)} problem{'s' if len(problems) > 1 else ''}; nothing was started"
     else:
-        text = f"{config}: nothing wrong"
+        text = f"{config}: nothing wrong\n{go_live}"
     show(data, as_json, text)
     raise typer.Exit(Exit.REFUSED if problems else Exit.DONE)
 
@@ -167,13 +169,24 @@ def complete() -> typer.Typer:
     from steadyhand.runtime import (
         cli_bundle,
         cli_demo,
+        cli_evidence,
         cli_operator,
         cli_pki,
         cli_record,
         cli_scada,
+        cli_selftest,
     )
 
-    for part in (cli_bundle, cli_demo, cli_operator, cli_pki, cli_record, cli_scada):
+    for part in (
+        cli_bundle,
+        cli_demo,
+        cli_evidence,
+        cli_operator,
+        cli_pki,
+        cli_record,
+        cli_scada,
+        cli_selftest,
+    ):
         part.register(app)
     _training_commands()
     return app

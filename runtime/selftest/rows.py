@@ -55,7 +55,10 @@ class Row:
     """How often the link is lost by it; a link that is lost too often in a minute counts as
     flapping, so the bench starts the runtime anew in time."""
     restarts: bool = False
-    """Has the runtime itself to be started anew after it?"""
+    """Is the runtime started anew after it, so that counts of ends and losses begin anew?"""
+    slow_back: bool = False
+    """Does it take up to a minute until control comes back? Then the runtime is started anew
+    instead of waiting."""
     within_s: float = 8.0
     """Over a network: longest time until it is told."""
 
@@ -73,7 +76,7 @@ class Row:
     def expected(self) -> str:
         """For people."""
         told = " or ".join(self.codes) if self.codes else "nothing to tell"
-        drives = f"{self.demand.name.lower()} or less" if self.demand else "whoever drove"
+        drives = f"{self.demand.name.lower()} at most" if self.demand else "whoever drove"
         return f"{told}; drives: {drives}; to the plant: {self.wire}" + (
             f"; {self.latch} waits for a person"
             if self.latch and not self.may_latch

@@ -323,7 +323,7 @@ def _commands(parts: PlantParts) -> Iterator[Row]:
         latch="?WRITE_UNKNOWN",
         losses=2,
         hold=0,
-        restarts=True,
+        slow_back=True,
     )
     yield _row(
         "F7.write_blocked",
@@ -335,7 +335,7 @@ def _commands(parts: PlantParts) -> Iterator[Row]:
         latch="?WRITE_UNKNOWN",
         losses=2,
         hold=0,
-        restarts=True,
+        slow_back=True,
     )
 
 
@@ -517,7 +517,7 @@ def _network() -> Iterator[Row]:
         _OFF,
         Wire.NOTHING,
         losses=2,
-        restarts=True,
+        slow_back=True,
     )
     for share in (0.25, 0.5, 1.0, 2.0):
         yield _row(
@@ -638,7 +638,7 @@ def _plant_restarts(parts: PlantParts) -> Iterator[Row]:
         _OFF,
         Wire.NOTHING,
         losses=1,
-        restarts=True,
+        slow_back=True,
     )
     yield _row(
         "A22.stranger",

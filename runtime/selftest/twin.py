@@ -9,7 +9,7 @@ from steadyhand.adapters.sim.address_space import namespace_uri
 from steadyhand.adapters.sim.process import PlantProcess
 from steadyhand.controllers.plants.parameters import parameter_table
 from steadyhand.runtime.assemble import PlantParts
-from steadyhand.runtime.config import Loaded
+from steadyhand.runtime.config import UNPROVEN_WORD, Loaded
 
 HANDSHAKE = {
     "granted": "control_granted",
@@ -81,6 +81,7 @@ def write_config(
     deadline_s = min(loaded.config.inference.deadline, 0.5 * wall_period_s)
     data["inference"] = data.get("inference", {}) | {"deadline": f"{deadline_s} s"}
     data["modes"] = data.get("modes", {}) | {"initial": "full", "max_raises": PATIENT}
+    data["go_live"] = {"without_evidence": UNPROVEN_WORD}  # the twin is no plant
     data["journal"] = data["journal"] | {"directory": "var/journal"}
     data["operator"] = {"socket": "var/operator.sock"}
     if "metrics" in data:

@@ -145,6 +145,12 @@ class Site:
             self.runtime.kill()
             return self.runtime.wait()
 
+    def renew_runtime(self) -> None:
+        """End it in order and start it again; ends and losses before count no more."""
+        self.stop_runtime()
+        (self.folder / "var" / "crash_loop.json").unlink(missing_ok=True)  # these were made up
+        self.start_runtime()
+
     def freeze(self, what: str, seconds: float | None = None) -> None:
         """SIGSTOP the "plant", the "runtime" or its "policy"; for so long, or until the end."""
         pid = {"plant": self.plant.child.pid, "policy": self.policy_pid()}.get(what)
@@ -307,8 +313,7 @@ class Site:
         while self._losses and self._losses[0] < horizon:
             self._losses.popleft()
         if losses and len(self._losses) + losses > FLAP_LOSSES:
-            self.stop_runtime()
-            self.start_runtime()
+            self.renew_runtime()
         if not self.wait(self._sound, PATIENCE_S):
             return self.story()
         self.wait(lambda: self.status().get("source") == "policy", POLICY_S)
@@ -365,12 +370,12 @@ def run_wire(site: Site, row: Row) -> Result:
             _must_refuse(site, row, result)
     healed_s = time.time()
     site.heal()
+    if row.slow_back:
+        site.renew_runtime()
     _recover(site, row, result, since, healed_s)
     site.lost(row.losses)
     if row.restarts:
-        site.stop_runtime()
-        (site.folder / "var" / "crash_loop.json").unlink(missing_ok=True)  # these were made up
-        site.start_runtime()
+        site.renew_runtime()
     _judge(site, row, result, since, start, told_s, healed_s)
     return result
 
