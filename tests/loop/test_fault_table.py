@@ -1,0 +1,282 @@
+"""The fault table: one test per row, the same rows as `steadyhand selftest`.
+
+Without `-m slow` rows are left out that differ from another one in nothing but a name or a number;
+with it every row is tried thirty times, and results/faults.json is written.
+"""
+
+import ast
+import json
+import math
+import subprocess
+import sys
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from steadyhand.controllers.frames import Source
+from steadyhand.runtime import assemble
+from steadyhand.runtime.config import load_config, require
+from steadyhand.runtime.selftest.audit import Arrival, Bounds, audit
+from steadyhand.runtime.selftest.inside import Inside, run_inside
+from steadyhand.runtime.selftest.rows import Place, Row, Wire
+from steadyhand.runtime.selftest.run import WALL_PERIOD_S, table, try_inside, try_wire
+from steadyhand.runtime.selftest.wire import Site
+from tests.support.fault_catalogue import CATALOGUE, ELSEWHERE, NO_PLACE
+from tests.support.loop_rig import SHIPPED
+
+ROOT = Path(__file__).parents[2]
+RESULTS = Path(__file__).parent / "results" / "faults.json"
+COMMAND = "python -m pytest -m slow --timeout 86400 tests/loop/test_fault_table.py"
+REPEATS = 30
+LOADED = require(load_config(SHIPPED), SHIPPED)
+PARTS = assemble.make_plant(LOADED)
+ROWS = table(PARTS)
+MORE_OF_THE_SAME = tuple(
+    f".{name}."
+    for name in PARTS.plant.observations.names
+    if "_forecast_" in name and "_01_" not in name
+)
+
+
+# over the network, rows that take the way of another one that is tried
+MORE_OF_THE_SAME += (
+    *(f"A12.Bad{status}" for status in ("NotConnected", "OutOfService", "WaitingForInitialData")),
+    *(f"A13.Uncertain{word}" for word in ("Sensor", "Engineering", "SubNormal")),
+    *(f"A23.{state}" for state in ("Suspended", "Shutdown", "Test")),
+    *(f"A19.corrupt_{offset}" for offset in (3, 8, 12, 24, 60)),
+    *("A4.0.25", "A4.1", "A4.2", "A19.cut_4", "A19.cut_30"),
+    *("A18.duplicate_to_plant", "A18.swap_to_client", "F8.drop_to_plant"),
+    *("A9.BadUser", "F9.BadDevice", "F9.BadType", "C2.-300", "C2.86400", "B18.Bool", "B18.Float"),
+    *("B1.wire_inf", "B1.wire_minus_inf", "B12.wire_epoch", "B12.wire_future", "A14.empty_array"),
+)
+
+
+def brief(rows):
+    """Without rows that differ from another one in nothing but a name or a number."""
+    return [row for row in rows if not any(name in row.id for name in MORE_OF_THE_SAME)]
+
+
+def named(rows):
+    return [pytest.param(row, id=row.id) for row in rows]
+
+
+@pytest.fixture(scope="module")
+def site(bundles, first_bundle):
+    """One twin for every row over the network; its policy is sure of itself."""
+    with tempfile.TemporaryDirectory(prefix="sh-") as name:
+        folder = Path(name)
+        with Site(LOADED, PARTS, folder, WALL_PERIOD_S, (first_bundle, bundles.keys)) as made:
+            made.start_runtime()
+            yield made
+
+
+@pytest.mark.parametrize(
+    "row", named([*brief(table_sensors.rows(PARTS)), *table_inside.rows(PARTS)])
+)
+def test_in_process(row):
+    result = try_inside(LOADED, PARTS, row)
+    assert result.findings == [], f"{row.injected}; seen: {result.seen}"
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("row", named(brief(r for r in ROWS if r.place is Place.WIRE)))
+def test_over_opc_ua(site, row):
+    result = try_wire(site, row)
+    assert result.findings == [], f"{row.injected}; seen: {result.seen}"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("row", named(ROWS))
+def test_thirty_times(site, row):
+    results = []
+    for _ in range(REPEATS):
+        one = try_wire(site, row) if row.place is Place.WIRE else try_inside(LOADED, PARTS, row)
+        results.append(one)
+        write_down(row, results)
+    assert [one.findings for one in results if one.findings] == []
+
+
+def write_down(row, results):
+    """What there is so far, so that a campaign that is cut short is told as one."""
+    known = json.loads(RESULTS.read_text("utf-8")) if RESULTS.exists() else {}
+    reactions = sorted(one.reaction_s for one in results if one.reaction_s is not None)
+    ticks = [one.reaction_ticks for one in results if one.reaction_ticks is not None]
+    found = {
+        "injected": row.injected,
+        "expected": row.expected,
+        "tried": len(results),
+        "passed": sum(one.passed for one in results),
+        "findings": sorted({text for one in results for text in one.findings})[:5],
+        "slowest_reaction_ticks": max(ticks, default=None),
+        "slowest_reaction_s": max(reactions, default=None),
+        "writes_checked": sum(one.writes for one in results),
+    }
+    rows = known.get("rows", {}) | {row.id: found}
+    known = {
+        "command": COMMAND,
+        "repeats": REPEATS,
+        "rows_in_the_table": len(ROWS),
+        "rows_tried": len(rows),
+        "injections": sum(one["tried"] for one in rows.values()),
+        "passed": sum(one["passed"] for one in rows.values()),
+        "rows": {name: rows[name] for name in sorted(rows)},
+    }
+    RESULTS.parent.mkdir(exist_ok=True)
+    draft = RESULTS.with_suffix(".new")
+    draft.write_text(json.dumps(known, indent=1) + "\n", encoding="utf-8")
+    draft.replace(RESULTS)
+
+
+# -- the table itself ------------------------------------------------------------------------------
+
+
+def test_every_fault_of_the_catalogue_has_its_place():
+    wanted = {f"{group}{i}" for group, count in CATALOGUE.items() for i in range(1, count + 1)}
+    rows = {row.catalogue for row in ROWS}
+    assert rows <= wanted
+    assert wanted - rows - set(ELSEWHERE) - set(NO_PLACE) == set()
+    assert set(NO_PLACE) & (rows | set(ELSEWHERE)) == set()
+
+
+@pytest.mark.parametrize("number", ELSEWHERE)
+def test_the_tests_named_instead_are_there(number):
+    file, _, name = ELSEWHERE[number].partition("::")
+    tree = ast.parse((ROOT / file).read_text("utf-8"))
+    assert name in {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
+
+
+def test_seven_kinds_of_lies_for_every_measurement():
+    kinds = ("off", "stuck", "nan", "x10", "slow", "intermittent", "old")
+    numbers = {row.id.split(".", 1)[1] for row in ROWS if "." in row.id}
+    for name in PARTS.plant.observations.names:
+        for kind in kinds:
+            assert f"{name}.{kind}" in numbers
+
+
+# -- what checks must be able to fail --------------------------------------------------------------
+
+
+def a_row(**changes):
+    nothing = Row("B1.made_up", "nothing at all", lambda bench: None, ("OBS_RANGE",))
+    return replace(nothing, **changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "word"),
+    [
+        ({"demand": Source.FALLBACK}, "none of OBS_RANGE"),
+        ({"codes": (), "wire": Wire.NOTHING}, "writes arrived where none should"),
+        ({"codes": (), "latch": "TAG_TYPE"}, "TAG_TYPE is not latched"),
+        (
+            {"do": lambda bench: setattr(bench.link, "state", "down"), "codes": ("LINK_DOWN",)},
+            "0 writes arrived, not",
+        ),
+    ],
+)
+def test_a_row_that_is_not_as_told_fails(changes, word):
+    found = run_inside(LOADED.config, PARTS, a_row(**changes)).findings
+    assert any(word in text for text in found), found
+
+
+def test_a_row_that_cannot_be_tried_fails_and_says_why():
+    result = try_inside(LOADED, PARTS, a_row(do=lambda bench: 1 / 0))
+    assert not result.passed
+    assert "ZeroDivisionError" in result.findings[0]
+
+
+@pytest.fixture(scope="module")
+def kept():
+    """Arrivals and records of some good ticks."""
+    bench = Inside(LOADED.config, PARTS)
+    for _ in range(12):
+        bench.tick()
+    arrivals = [Arrival.of(line) for line in bench.log.lines]
+    assert len(arrivals) > 5
+    return arrivals, bench.records
+
+
+BOUNDS = Bounds(PARTS.outputs, PARTS.plant.observations, PARTS.plant.period_s, None)
+
+
+def test_the_observer_finds_nothing_where_nothing_is(kept):
+    assert audit(*kept, BOUNDS) == []
+
+
+@pytest.mark.parametrize(
+    ("promise", "changes"),
+    [
+        ("I1", {"value": math.nan}),
+        ("I1", {"value": -math.inf}),
+        ("I2", {"value": 451.0}),
+        ("I2", {"value": -400.1}),
+        ("I3", {"applied": -1e6}),
+        ("I4", {"granted": False}),
+        ("I6", {"user": "somebody else"}),
+        ("I7", {"value": 17.0}),
+    ],
+)
+def test_the_observer_finds_each_broken_promise(kept, promise, changes):
+    arrivals, records = kept
+    base = [replace(one, user="controller") for one in arrivals]
+    spoilt = [*base[:4], replace(base[4], **changes), *base[5:]]
+    found = audit(spoilt, records, BOUNDS)
+    assert any(text.startswith(promise) for text in found), found
+
+
+def test_the_observer_finds_old_data_and_late_writes(kept):
+    arrivals, records = kept
+    driven = next(i for i, tick in enumerate(records) if tick.source is Source.POLICY)
+    tick = records[driven]
+    old = replace(tick.observation, age_s=tick.observation.age_s + 1e6)
+    found = audit(arrivals, [*records[:driven], replace(tick, observation=old)], BOUNDS, 99)
+    assert any(text.startswith("I5") for text in found), found
+    silent = replace(tick, source=Source.FALLBACK, reasons=frozenset())
+    found = audit(arrivals, [*records[:driven], silent], BOUNDS, 99)
+    assert any("no reason why" in text for text in found), found
+
+
+def test_two_writers_are_seen_by_their_heartbeats(kept):
+    arrivals, records = kept
+    mixed = [replace(one, beat=(i * 7) % 5) for i, one in enumerate(arrivals)]
+    assert any("two writers" in text for text in audit(mixed, records, BOUNDS, 99))
+
+
+# -- the command -----------------------------------------------------------------------------------
+
+
+def selftest(*words):
+    return subprocess.run(
+        [sys.executable, "-m", "steadyhand.runtime", "selftest", *words],
+        capture_output=True, text=True, timeout=200, check=False, cwd="/",
+    )  # fmt: skip
+
+
+@pytest.mark.timeout(240)
+def test_the_report_for_an_acceptance_test(tmp_path):
+    report = tmp_path / "fat.md"
+    rows = ("B1.cooling_load_kw.nan", "A12.BadSensorFailure", "A1.cut")
+    only = [word for row in rows for word in ("--only", row)]
+    done = selftest(str(SHIPPED), *only, "--report", str(report))
+    assert done.returncode == 0, done.stdout + done.stderr
+    text = report.read_text("utf-8")
+    assert "**PASSED.**" in text
+    assert LOADED.digest in text
+    for word in (*rows, "OBS_NONFINITE", "SAMPLE_BAD", "I1", "I8", "SHA-256"):
+        assert word in text
+    data = json.loads(report.with_suffix(".json").read_text("utf-8"))
+    assert (data["rows"], data["passed"], data["failed"]) == (3, 3, [])
+    assert {one["id"] for one in data["results"]} == set(rows)
+    (wire,) = [one for one in data["results"] if one["where"] == "over OPC UA"]
+    assert 0.0 <= wire["reaction_s"] < 8.0
+    assert data["machine"] and data["steadyhand"] and data["started"]
+
+
+def test_the_rows_can_be_listed_and_chosen():
+    done = selftest(str(SHIPPED), "--list", "--json")
+    assert done.returncode == 0, done.stderr
+    assert [one["id"] for one in json.loads(done.stdout)] == [row.id for row in ROWS]
+    none = selftest(str(SHIPPED), "--list", "--only", "Z9")
+    assert none.returncode == 78
+    assert "Z9" in none.stderr
