@@ -29,7 +29,7 @@ STARTS_S = 45
 QUICK = (
     (re.compile(r"\bfor: \d+[smh]\b"), "for: 1s"),
     (re.compile(r"(changes\([^)\[]*)\[1h\]"), rf"\1[{STARTS_S}s]"),
-    (re.compile(r"\[\d+[smhd]\]"), f"[{WINDOW_S}s]"),
+    (re.compile(r"\[\d+[mhd]\]"), f"[{WINDOW_S}s]"),
     (re.compile(r"(steadyhand_period_seconds) \+ 10\b"), r"\1 + 1"),
 )
 JOB = "steadyhand"
