@@ -72,9 +72,7 @@ def site(bundles, first_bundle):
             yield made
 
 
-@pytest.mark.parametrize(
-    "row", named([*brief(table_sensors.rows(PARTS)), *table_inside.rows(PARTS)])
-)
+@pytest.mark.parametrize("row", named(brief(r for r in ROWS if r.place is Place.INSIDE)))
 def test_in_process(row):
     result = try_inside(LOADED, PARTS, row)
     assert result.findings == [], f"{row.injected}; seen: {result.seen}"
