@@ -39,6 +39,10 @@ _TAKEN_OVER = ("AUDIT_EIO", "AUDIT_TRUNC", "AUDIT_REPAIR")
 """Why a new segment may begin before the last record that the old one turns out to hold."""
 
 
+UNREADABLE = (sqlite3.Error, UnicodeDecodeError)
+"""What SQLite makes of a damaged file; where a name in it is damaged, its message is no text."""
+
+
 class Kind(IntEnum):
     """What a record is."""
 

@@ -135,7 +135,7 @@ class Journal:
             self._take_lock()
             end: Resume = resume(self.directory)
             self._open(end.index + 1, end.previous, end.reason, end.text)
-        except (OSError, sqlite3.Error) as error:
+        except (OSError, *chain.UNREADABLE) as error:
             self._release_lock()
             raise JournalError(
                 f"journal {self.directory}: {error}: check space, owner and mode"
@@ -263,7 +263,7 @@ class Journal:
         begun_s = self._busy_since_s = self._monotonic()
         try:
             self._usable_segment().append(batch)
-        except (sqlite3.Error, OSError) as error:
+        except (*chain.UNREADABLE, OSError) as error:
             self._fail(error, lost_ticks, lost_events)
             return False
         finally:
@@ -360,7 +360,7 @@ class Journal:
         self._busy_since_s = self._monotonic()
         try:
             self._open(old.head.segment + 1, old.carried(), reason, "")
-        except (sqlite3.Error, OSError) as error:
+        except (*chain.UNREADABLE, OSError) as error:
             self._rotate_at_s = self._monotonic() + 60.0
             self._recorder.event({"event": "RotateFailed", "code": "ROTATE", "text": str(error)})
         else:
@@ -383,7 +383,7 @@ class Journal:
             if self._write([(Kind.EVENT, own_event("JournalPurge", data))]):
                 for _, path in doomed:
                     path.unlink()
-        except (sqlite3.Error, OSError, JournalError, IndexError) as error:
+        except (*chain.UNREADABLE, OSError, JournalError, IndexError) as error:
             self._recorder.event({"event": "PurgeFailed", "code": "PURGE_FAIL", "text": str(error)})
 
     def _beyond_limit(self) -> list[tuple[int, Path]]:

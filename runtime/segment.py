@@ -171,13 +171,22 @@ def resume(directory: Path) -> Resume:
     try:
         with closing(sqlite3.connect(file, isolation_level=None)) as connection:
             rows = chain.last_rows(connection, 1000)
-            with suppress(sqlite3.Error):  # e.g. a reader holds it: the WAL stays, nothing is lost
+            with suppress(
+                *chain.UNREADABLE
+            ):  # e.g. a reader holds it: the WAL stays, nothing is lost
                 connection.execute("PRAGMA journal_mode=DELETE")
         broken = _broken_tail(index, rows)
         n, kind, body, digest = rows[-1]
         previous = {"segment": index, "records": n + 1, "hash": digest.hex()}
         closed = kind == Kind.EVENT and chain.load_json(body)["event"] == "JournalClosed"
-    except (sqlite3.Error, IndexError, TypeError, AttributeError, KeyError, ValueError) as error:
+    except (
+        sqlite3.Error,
+        LookupError,
+        TypeError,
+        AttributeError,
+        ValueError,
+        struct.error,
+    ) as error:
         unknown = {"segment": index, "records": None, "hash": None}
         return Resume(index, unknown, "AUDIT_REPAIR", f"segment {index}: {error}", sequence)
     if broken:
@@ -228,7 +237,7 @@ def _broken_tail(index: int, rows: list[tuple[int, int, bytes, bytes]]) -> str:
 def _next_sequence(files: list[Path]) -> int:
     """One more than the last tick on disk."""
     for file in reversed(files):
-        with suppress(sqlite3.Error, struct.error, JournalError, TypeError):
+        with suppress(*chain.UNREADABLE, struct.error, JournalError, TypeError):
             with closing(chain.open_readonly(file)) as connection:
                 row = connection.execute(
                     "SELECT body FROM record WHERE kind = ? ORDER BY n DESC LIMIT 1",

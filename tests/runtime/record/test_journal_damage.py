@@ -193,6 +193,23 @@ def test_a_forged_event_with_its_right_hash_is_named(journal, body):
     assert "not written by this program" in verify(journal).problems[0].text
 
 
+@pytest.mark.parametrize("byte", [0xAB, 0xFF])
+def test_a_damaged_name_in_the_file_itself_stops_no_start(journal, byte):
+    """SQLite's message about it is no text then, which is an error of another kind."""
+    file = segment_files(journal)[-1]
+    content = bytearray(file.read_bytes())
+    at = content.index(b"no_update")
+    content[at + 3] = byte
+    file.write_bytes(content)
+    assert first(journal)[0] == 3
+    recorder = fresh_recorder()
+    with Journal(journal, recorder, Limits(commit_every_s=0.002)):
+        record_ticks(recorder, 3)
+    assert segment_files(journal)[-1] != file
+    with JournalReader(journal) as reader:
+        assert reader.unreadable
+
+
 def test_segment_missing(journal):
     segment_files(journal)[1].unlink()
     result = verify(journal)
