@@ -30,6 +30,7 @@ from steadyhand.controllers.frames import (
 from steadyhand.controllers.reasons import ReasonCode
 from steadyhand.runtime.chain import Head
 from steadyhand.runtime.exposition import escape, wants_open_metrics
+from steadyhand.runtime.handshake import Control
 from steadyhand.runtime.journal import Status
 from steadyhand.runtime.metrics import Identity, Metrics, age_buckets, time_buckets
 from steadyhand.runtime.vitals import Vitals, disk_bytes
@@ -48,6 +49,7 @@ class Tick:
     sent: Any
     faults: tuple[Fault, ...]
     timings: tuple[float, ...]
+    control: Control = field(default=Control.OFF, init=False)
 
 
 @dataclass
@@ -61,7 +63,9 @@ class Modes:
 
 def tick(**changes: Any) -> Tick:
     arguments = tick_arguments(**changes)
-    return Tick(**{name: arguments[name] for name in Tick.__dataclass_fields__})
+    return Tick(
+        **{name: arguments[name] for name in Tick.__dataclass_fields__ if name in arguments}
+    )
 
 
 def metrics(**changes: Any) -> Metrics:
@@ -562,9 +566,11 @@ def test_every_indicator_can_move():
                     )
     last = Modes("full", fault, Source.POLICY, tuple(ReasonCode), (1,))
     every = tuple(Fault(code) for code in ReasonCode)
-    wild.tick(tick(timings=(2000.0,) * 7, faults=every, certified=Certified(np.array([1.0]), report(
+    final = tick(timings=(2000.0,) * 7, faults=every, certified=Certified(np.array([1.0]), report(
         mode=FilterMode.SHAPED, active=(0, 1), blend=0.5)),
-        observation=observation(age_s=np.array([1e6, 0.0, 0.0]))), 1, last)  # fmt: skip
+        observation=observation(age_s=np.array([1e6, 0.0, 0.0])))  # fmt: skip
+    final.control = Control.ON
+    wild.tick(final, 1, last)
     before, after = samples(quiet), samples(wild)
     still = {
         name
