@@ -189,8 +189,9 @@ class Inside:
         self.runner.refresh()
 
     def alter(self, change: Alter) -> None:
-        """Change every image on its way."""
-        self.link.alter = change
+        """Change every image on its way, after whatever changes it already."""
+        before = self.link.alter
+        self.link.alter = change if before is None else lambda image: change(before(image))
 
     def use(self, **parts: Any) -> None:  # noqa: ANN401  (any part of the loop)
         """Exchange parts of the loop."""

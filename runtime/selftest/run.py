@@ -9,7 +9,7 @@ from steadyhand.controllers.errors import BundleError, ConfigError
 from steadyhand.runtime import assemble
 from steadyhand.runtime.assemble import PlantParts
 from steadyhand.runtime.config import Loaded
-from steadyhand.runtime.selftest import table_inside, table_sensors, table_wire
+from steadyhand.runtime.selftest import table_inside, table_pairs, table_sensors, table_wire
 from steadyhand.runtime.selftest.inside import run_inside
 from steadyhand.runtime.selftest.report import Heading
 from steadyhand.runtime.selftest.rows import Place, Result, Row
@@ -22,7 +22,8 @@ rows in minutes."""
 
 def table(parts: PlantParts) -> list[Row]:
     """Every row that applies to this plant."""
-    rows = [*table_wire.rows(parts), *table_sensors.rows(parts), *table_inside.rows(parts)]
+    tables = (table_wire, table_sensors, table_inside, table_pairs)
+    rows = [row for one in tables for row in one.rows(parts)]
     numbers = [row.id for row in rows]
     doubled = sorted({number for number in numbers if numbers.count(number) > 1})
     if doubled:

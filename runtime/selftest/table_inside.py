@@ -133,12 +133,13 @@ def _time() -> Iterator[Row]:
 
 
 @dataclass
-class _Says:
+class Says:
     """A policy that answers one thing."""
 
     answer: Callable[[Observation], Proposal]
 
     def propose(self, observation: Observation) -> Proposal:
+        """Its answer."""
         return self.answer(observation)
 
 
@@ -146,7 +147,7 @@ def _policy(parts: PlantParts) -> Iterator[Row]:
     n_u = len(parts.outputs)
 
     def says(proposal: Proposal) -> Callable[[Inside], None]:
-        return lambda bench: bench.use(policy=_Says(lambda _: proposal))
+        return lambda bench: bench.use(policy=Says(lambda _: proposal))
 
     def action(number: float) -> Proposal:
         return Proposal(np.full(n_u, number), value=0.0, error=0.0, confidence_logit=20.0)
@@ -211,7 +212,7 @@ def _policy(parts: PlantParts) -> Iterator[Row]:
     yield Row(
         "D16.raises",
         "the policy raises an error of its own",
-        lambda bench: bench.use(policy=_Says(raises)),
+        lambda bench: bench.use(policy=Says(raises)),
         ("INFER_ERROR",),
         _FALLBACK,
         each=True,
@@ -224,7 +225,7 @@ def _policy(parts: PlantParts) -> Iterator[Row]:
         yield Row(
             f"{number_}.{code.lower()}",
             f"the gate alarms: {code}",
-            lambda bench, c=code: bench.use(gate=_Alarms(bench.good("gate"), c)),  # type: ignore[misc]
+            lambda bench, c=code: bench.use(gate=Alarms(bench.good("gate"), c)),  # type: ignore[misc]
             (code,),
             _FALLBACK,
             each=True,
@@ -239,7 +240,7 @@ def _policy(parts: PlantParts) -> Iterator[Row]:
     )
 
 
-class _Alarms(Gate):
+class Alarms(Gate):
     """A gate with an alarm, in some ticks or in all."""
 
     def __init__(self, inner: Gate, code: str, every: int = 1) -> None:
@@ -248,6 +249,7 @@ class _Alarms(Gate):
         self.names = inner.names
 
     def judge(self, observation: Observation, proposal: Proposal) -> Verdict:
+        """The good gate's verdict, or an alarm."""
         self._asked += 1
         verdict = self._inner.judge(observation, proposal)
         if self._asked % self._every:
@@ -255,13 +257,14 @@ class _Alarms(Gate):
         return replace(verdict, trusted=False, faults=(Fault(self._code, text="made up"),))
 
     def filtered(self, report: Any, settled: bool = True) -> None:  # noqa: ANN401
+        """Handed on."""
         self._inner.filtered(report, settled)
 
 
 def _flap(bench: Inside) -> None:
     """With a short patience, so that the latch is seen within a few ticks."""
     bench.modes.settings = replace(bench.modes.settings, max_raises=2, n_clean=1, t_clean_s=0.0)
-    bench.use(gate=_Alarms(bench.good("gate"), "GATE_OOD", every=2))
+    bench.use(gate=Alarms(bench.good("gate"), "GATE_OOD", every=2))
     good = bench.reset
 
     def reset() -> None:
@@ -275,13 +278,14 @@ def _flap(bench: Inside) -> None:
 
 
 @dataclass
-class _Finds:
+class Finds:
     """The filter, with something to tell about its answer."""
 
     inner: SafetyFilter
     code: ReasonCode
 
     def certify(self, observation: Observation, wanted: Vector, sent: Sent) -> Certified:
+        """The good filter's answer, with its remark."""
         made = self.inner.certify(observation, wanted, sent)
         return replace(made, faults=(*made.faults, Fault(self.code, text="made up")))
 
@@ -310,7 +314,7 @@ def _filter(parts: PlantParts) -> Iterator[Row]:
             f"{number}.{code.lower()}",
             f"the filter tells {code}",
             lambda bench, c=code: bench.use(  # type: ignore[misc]
-                safety=_Finds(bench.good("safety"), ReasonCode(c))
+                safety=Finds(bench.good("safety"), ReasonCode(c))
             ),
             (code,),
             demand,
@@ -609,4 +613,4 @@ def _together(parts: PlantParts) -> Iterator[Row]:
 
 def _silent(n_u: int) -> Policy:
     nothing = Proposal(np.full(n_u, nan), ProposalStatus.LATE, text="made up")
-    return _Says(lambda _: nothing)
+    return Says(lambda _: nothing)
