@@ -32,6 +32,7 @@ from steadyhand.controllers.errors import (
 from steadyhand.controllers.heuristics.transfer import Transfer
 from steadyhand.controllers.signals import SignalSet
 from steadyhand.runtime.assemble import (
+    admit,
     make_gate,
     make_heuristic,
     make_modes,
@@ -44,6 +45,7 @@ from steadyhand.runtime.assemble import (
 )
 from steadyhand.runtime.config import CREDENTIALS_FOLDER, Loaded, OpcUaLink, load_config
 from steadyhand.runtime.folders import folder_fault
+from steadyhand.runtime.go_live import GoLive
 from steadyhand.runtime.operator_socket import socket_fault
 from steadyhand.runtime.panel.access import read_people
 from steadyhand.runtime.quantity import same_dimension
@@ -478,6 +480,18 @@ def _bundle(loaded: Loaded, sound: bool) -> Iterator[Problem]:
     except ConfigError as error:
         if sound:
             yield _problem(loaded, ("bundle", "file"), f"{section.file}: {error}", "BUNDLE_TRUST")
+
+
+def go_live_words(loaded: Loaded) -> str:
+    """What lets the configured bundle into mode full, or keeps it out; empty for a bad bundle."""
+    try:
+        section = loaded.config.bundle
+        if section is None:
+            return GoLive.read(loaded).words(None)
+        bundle = admit(loaded, make_plant(loaded), loaded.path(section.file))
+        return GoLive.read(loaded).words(bundle)
+    except (BundleError, ConfigError):
+        return ""
 
 
 def bundle_problem(loaded: Loaded, error: BundleError) -> Problem:

@@ -42,12 +42,15 @@ def keygen(
     days: Annotated[
         int | None, typer.Option(min=1, max=36_500, help="Days until it expires.")
     ] = None,
+    purpose: Annotated[
+        list[str] | None, typer.Option(help="controller (default) or go-live; may be repeated.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Make a signing key; its private half never leaves its file."""
     with named_file(directory):
         directory.mkdir(parents=True, exist_ok=True)
-    made = commands.keygen(directory, name, [CONTROLLER], days)
+    made = commands.keygen(directory, name, purpose or [CONTROLLER], days)
     show(made, as_json, _lines(made))
 
 

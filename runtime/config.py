@@ -35,6 +35,10 @@ CREDENTIALS_FOLDER = "credentials"
 """Where credentials lie beside a configuration: systemd takes them from there."""
 
 
+UNPROVEN_WORD = "i_accept_that_nothing_shows_what_this_controller_does_to_this_plant"
+"""Does without go-live evidence."""
+
+
 def _only_credentials(text: str) -> str:
     """Refuse a variable that would be taken for a folder's name, and a credential with folders."""
     name = text.removeprefix(f"{CREDENTIAL}/")
@@ -331,6 +335,31 @@ class Safety(Section):
     limits: dict[SignalName, dict[Literal["low", "high"], str]] = Field(default_factory=dict)
 
 
+class GoLive(Section):
+    """What lets a bundle into mode full: docs/commission.md."""
+
+    evidence: FileText | None = Field(
+        default=None, description="file of `steadyhand evidence make`: what the bundle has shown"
+    )
+    without_evidence: str | None = Field(
+        default=None, description=f"only the word {UNPROVEN_WORD} does without"
+    )
+
+    @model_validator(mode="after")
+    def _one_of_them(self) -> "GoLive":
+        if self.without_evidence not in (None, UNPROVEN_WORD):
+            raise refuse(
+                "CFG_GO_LIVE",
+                f"without_evidence={self.without_evidence!r}: only the word {UNPROVEN_WORD} is "
+                "understood; better: remove the line and name evidence",
+            )
+        if self.without_evidence is not None and self.evidence is not None:
+            raise refuse(
+                "CFG_GO_LIVE", "evidence and without_evidence contradict each other; remove one"
+            )
+        return self
+
+
 class JournalSection(Section):
     """The record of every decision."""
 
@@ -489,6 +518,7 @@ class Config(Section):
     trust: Trust = Trust()
     modes: Modes = Modes()
     handover: Handover = Handover()
+    go_live: GoLive = GoLive()
     safety: Safety = Safety()
     journal: JournalSection
     metrics: Metrics | None = None

@@ -54,6 +54,15 @@ _OUTCOME = {
 }
 
 
+def _wish(tick: TickRecord) -> str:
+    """Where the wish came from; a mode that only looks at proposals has them filtered."""
+    watched = tick.source is Source.HANDS_OFF and tick.operator_mode in ("shadow", "advisory")
+    answered = tick.proposal is not None and tick.proposal.status is ProposalStatus.OK
+    if watched and answered:
+        return "the policy's proposal, which is only looked at"
+    return _WANTED[tick.source]
+
+
 def explain(journal: JournalReader, sequence: int) -> str:
     """Why the command of tick `sequence` was what it was.
 
@@ -88,8 +97,7 @@ def explain_tick(
         *_policy(layout, tick),
         *_trust(layout, tick),
         f"driver:  {DRIVERS[tick.source]}" + (f"; last change: {cause}" if cause else ""),
-        f"wanted:  {_values(layout.outputs, tick.wanted)}, from {_WANTED[tick.source]}"
-        + _overridden(tick),
+        f"wanted:  {_values(layout.outputs, tick.wanted)}, from {_wish(tick)}" + _overridden(tick),
         *_filter(layout, tick),
         *_sent(layout, tick, following),
     ]

@@ -277,6 +277,8 @@ class Loop:
             wanted = self._usual(observation)
         elif source is Source.SAFE:
             wanted = parts.safe_action
+        elif source is Source.HANDS_OFF and self._shows(proposal):
+            wanted = proposal.action  # what the filter would make of it; written nowhere
         else:
             wanted = observation.applied
         wanted = parts.transfer.blend(source, wanted, observation.applied, now_s)
@@ -284,6 +286,11 @@ class Loop:
         if override is not None:
             wanted = np.where(np.isnan(override), wanted, override)
         return self.handshake.follow(wanted, observation.applied)
+
+    def _shows(self, proposal: Proposal) -> bool:
+        """Is the proposal only looked at, by the record or by a person?"""
+        shown = self.parts.modes.mode in (Mode.SHADOW, Mode.ADVISORY)
+        return shown and proposal.status is ProposalStatus.OK
 
     def _usual(self, observation: Observation) -> Vector:
         """What the heuristic wants; where it fails, the safe set-point, which drives next."""

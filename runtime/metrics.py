@@ -381,7 +381,8 @@ class Metrics:
             "source",
         )
         control = getattr(last, "control", Control.OFF)  # a recorded tick has none
-        yield _state_set("control_state", "State of the handshake with the plant.", Control, control)
+        words = "State of the handshake with the plant."
+        yield _state_set("control_state", words, Control, control)
         yield _state_set("gate_state", "State of the trust gate.", GateState, gate)
         yield _state_set("link_state", "State of the link to the plant.", LinkState, link)
 

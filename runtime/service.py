@@ -34,6 +34,7 @@ from steadyhand.runtime.crash_loop import CrashLoop
 from steadyhand.runtime.events import EFFECTS, describe
 from steadyhand.runtime.exits import words_of
 from steadyhand.runtime.folders import make_folder
+from steadyhand.runtime.go_live import GoLive, record_name
 from steadyhand.runtime.health import Health
 from steadyhand.runtime.journal import Journal
 from steadyhand.runtime.journal import Limits as JournalLimits
@@ -122,7 +123,7 @@ class Service:
         opened.callback(self.health.close)
         gate = self.first.gate
         self.recorder = Recorder(
-            assemble.make_layout(parts, gate.names, STAGES), self.loaded.digest, _bundle_id(bundle)
+            assemble.make_layout(parts, gate.names, STAGES), self.loaded.digest, record_name(bundle)
         )
         make_folder(assemble.state_folder(self.loaded))
         self.journal = Journal(
@@ -130,7 +131,7 @@ class Service:
             self.recorder,
             JournalLimits(segment_bytes=int(config.journal.segment)),
             self.loaded.digest,
-            _bundle_id(bundle),
+            record_name(bundle),
         ).start()
         opened.callback(self.journal.close)
         kept = assemble.state_folder(self.loaded) / "asked.json"
@@ -144,6 +145,7 @@ class Service:
         opened.callback(self.link.close)
         self.link.open()
         self.modes = assemble.make_modes(config, parts, asked)
+        self.go_live = GoLive.read(self.loaded)
         self.alarms = Alarms()
         wall_period_s = config.period / config.clock.time_scale
         # the plant's beat is waited for two periods long, and then there is one more tick
@@ -152,7 +154,7 @@ class Service:
         self.certificates = self._watch_certificates()
         self.vitals = self._make_vitals()
         self.metrics = Metrics(
-            Identity(config.name, parts.kind.id, _bundle_id(bundle)),
+            Identity(config.name, parts.kind.id, record_name(bundle)),
             config.period,
             parts.kind.constraints(parts.parameters).names,
             wall_period_s,
@@ -213,11 +215,22 @@ class Service:
         self.health.starting(f"waiting for the plant at {_address(self.config)}")
         self.desk.starting(f"connecting to {_address(self.config)}", accepting=True)
         self.recorder.event(
-            {"event": "Start", "code": "START", "pid": os.getpid(), "bundle": self.policy.label}
+            {
+                "event": "Start",
+                "code": "START",
+                "pid": os.getpid(),
+                "bundle": self.policy.label,
+                "plant": self.config.name,
+                "control": self.go_live.digest,
+                "go_live": self.go_live.words(self.bundle),
+            }
         )
+        initial = Mode(self.config.modes.initial)
+        if initial is Mode.FULL and self._unproven_for_full(self.bundle, "configuration"):
+            initial = Mode.OFF
         self._command(
             "request",
-            mode=Mode(self.config.modes.initial),
+            mode=initial,
             actor="configuration",
             reason="modes.initial",
         )
@@ -464,10 +477,20 @@ class Service:
             raise ConfigError(
                 f"no mode {command.arguments['mode']!r}; there are: {choices}"
             ) from None
+        if mode is Mode.FULL and (why := self._unproven_for_full(self.bundle, command.actor)):
+            raise RequestError(ReasonCode.NO_EVIDENCE, why)
         reason = command.arguments.get("reason", "")
         self._command("request", mode=mode, actor=command.actor, reason=reason)
         self._asked.keep(mode)
         return {"mode": mode}
+
+    def _unproven_for_full(self, bundle: Bundle | None, actor: str) -> str:
+        """Why `bundle` may not drive in mode full, told in the record; empty when it may."""
+        why = self.go_live.refusal(bundle)
+        if why:
+            code = str(ReasonCode.NO_EVIDENCE)
+            self.recorder.event({"event": "ModeRefused", "code": code, "actor": actor, "text": why})
+        return why
 
     def _override(self, command: Command) -> Mapping[str, Any]:
         given = command.arguments
@@ -576,6 +599,10 @@ class Service:
                 if isinstance(made.policy, Closable):
                     made.policy.close()
                 raise ConfigError(f"{bundle.label}: {why}; acknowledge CRASH_LOOP first")
+            if self.modes.mode is Mode.FULL and (why := self.go_live.refusal(bundle)):
+                if isinstance(made.policy, Closable):
+                    made.policy.close()
+                raise ConfigError(f"{ReasonCode.NO_EVIDENCE}: {why}; or ask for mode limited first")
             if gate.names != self.recorder.layout.monitors:
                 if isinstance(made.policy, Closable):
                     made.policy.close()
@@ -597,8 +624,8 @@ class Service:
         self._unproven = self.bundle = bundle
         self.alarm = ""
         self._warn(bundle)
-        self.recorder.use_bundle(_bundle_id(bundle))
-        self.metrics.bundle = _bundle_id(bundle)
+        self.recorder.use_bundle(record_name(bundle))
+        self.metrics.bundle = record_name(bundle)
         self.vitals.bundle_not_after_s = bundle.manifest.not_after.timestamp()
         self.vitals.swaps += 1
         self.recorder.event({"event": "Swapped", "code": "SWAP", "old": old, "new": bundle.label})
@@ -607,7 +634,7 @@ class Service:
 def introduction(service: Service) -> str:
     """What is being run, one line each, for whoever started it."""
     config, loaded, server = service.config, service.loaded, service.metrics_server
-    controller = _bundle_id(service.first.bundle)
+    controller = record_name(service.first.bundle)
     if service.first.bundle is None:
         controller = f"none: the heuristic {config.fallback.heuristic} drives"
     asked = service.modes.asked
@@ -623,6 +650,7 @@ def introduction(service: Service) -> str:
         "period": f"{config.period:g} s of plant time, {config.period / scale:g} s here",
         "bundle": controller,
         "mode": f"{config.modes.initial}{before}",
+        "go-live": service.go_live.words(service.bundle),
         "operator": socket or "none",
         "metrics": shown,
         "panel": service.panel.url if service.panel is not None else "none",
@@ -704,6 +732,7 @@ def status(service: Service, tick: Tick) -> dict[str, Any]:
         },
         "bundle": service.policy.label,
         "alarm": service.alarm,
+        "go_live": service.go_live.words(service.bundle),
         "certificates": service.certificates.view(),
         "journal": {
             "fault": audit.text if audit is not None else "",
@@ -746,10 +775,3 @@ def _shown(alarm: Alarm, shelf: Shelf | None) -> dict[str, Any]:
         "latched": alarm.latched,
         "shelved": shelf is not None,
     }
-
-
-def _bundle_id(bundle: Bundle | None) -> str:
-    if bundle is None:
-        return "none"
-    manifest = bundle.manifest
-    return f"{manifest.name}@{manifest.version}#{bundle.manifest_sha256[:12]}"

@@ -28,8 +28,8 @@ from steadyhand.runtime.bundle.files import write_new
 from steadyhand.runtime.bundle.manifest import stamp
 
 SIGNATURE_BYTES: Final = 80
-CONTROLLER, ROLLBACK, CONFIG = "controller", "rollback", "config"
-PURPOSES: Final = (CONTROLLER, ROLLBACK, CONFIG)
+CONTROLLER, ROLLBACK, CONFIG, GO_LIVE = "controller", "rollback", "config", "go-live"
+PURPOSES: Final = (CONTROLLER, ROLLBACK, CONFIG, GO_LIVE)
 PRIVATE_SUFFIX, PUBLIC_SUFFIX, REVOKED = ".key.pem", ".pub.pem", "revoked.txt"
 _MAX_KEY_BYTES = 16 * 1024
 
