@@ -12,7 +12,7 @@ from asyncua.crypto.cert_gen import (
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
-VALID_DAYS = 30.0
+VALID_DAYS = 90.0
 
 
 def make_certificate(

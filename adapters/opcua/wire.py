@@ -165,7 +165,9 @@ def decode(data_values: list[Any], kinds: tuple[WireType, ...]) -> Samples:
             continue  # the value of a Bad sample means nothing
         variant = data_value.Value
         value = None if variant is None else variant.Value
-        if value is None or variant.is_array or variant.VariantType != kind.variant:
+        # a value within a value takes over its type, and hides that it is an array
+        listed = variant is not None and (variant.is_array or isinstance(value, (list, tuple)))
+        if value is None or listed or variant.VariantType != kind.variant:
             out.wrong[i] = True
         elif kind.name == "DateTime":
             out.values[i] = to_ticks(value)

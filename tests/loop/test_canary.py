@@ -19,7 +19,9 @@ import pytest
 from asyncua import ua
 
 from steadyhand.adapters.opcua.application_certificate import write_private
+from steadyhand.adapters.sim.certificates import make_pki
 from steadyhand.runtime.check import check
+from steadyhand.runtime.reader import JournalReader
 from tests.support.loop_rig import OUTPUT, Rig, until
 from tests.support.scada_rig import ROLES, ScadaFiles, make_client, password_of, scada
 
@@ -48,6 +50,7 @@ class House:
         pki = folder / "rig" / "pki"
         pki.mkdir(mode=0o700)
         write_private(pki / "password", f"{PASSWORD}\n".encode())
+        make_pki(pki, "thermal_storage", days=20.0)  # near their end: told, and nothing more
         self.rig = Rig(
             folder / "rig",
             bundle=bundle,
@@ -99,6 +102,7 @@ def told(bundles, first_bundle):
         house = House(folder, bundles, first_bundle)
         rig = house.rig
         try:
+            house.now = rig.status()
             ask_rightly(house)
             ask_wrongly(house)
             look_into_the_process(house)
@@ -115,7 +119,7 @@ def told(bundles, first_bundle):
                 "SCADA key": lines_of_key(house.files.folder / "server_key.pem"),
                 "session": [house.session],
             }
-            yield rig, house.said, secrets
+            yield rig, house.said, secrets, house.now
         finally:
             rig.close()
 
@@ -262,7 +266,7 @@ KEPT = ("password", "metrics_token", "tokens", "users")
 
 
 def test_no_secret_in_anything_said(told):
-    _, said, secrets = told
+    _, said, secrets, _ = told
     assert len(said) > 100
     everything = "\n".join(said)
     found = {name for name, words in secrets.items() for word in words if word in everything}
@@ -271,7 +275,7 @@ def test_no_secret_in_anything_said(told):
 
 
 def test_no_secret_in_any_file_but_its_own(told):
-    rig, _, secrets = told
+    rig, _, secrets, _ = told
     looked = 0
     for file in rig.folder.rglob("*"):
         if not file.is_file() or file.name in KEPT or "_key" in file.name:
@@ -291,7 +295,7 @@ def test_no_secret_in_any_file_but_its_own(told):
 
 def test_the_canaries_would_have_been_found(told):
     """The search finds what is there: each secret in the file where it belongs."""
-    rig, _, secrets = told
+    rig, _, secrets, _ = told
     texts = {
         "password": rig.folder / "pki" / "password",
         "metrics token": rig.folder / "metrics_token",
@@ -301,3 +305,24 @@ def test_the_canaries_would_have_been_found(told):
     }
     for name, file in texts.items():
         assert secrets[name][0] in file.read_text(), name
+
+
+def test_certificates_near_their_end_are_told_by_every_way(told):
+    rig, said, _, now = told
+    alarm = next(item for item in now["alarms"] if item["code"] == "CERT_EXPIRING")
+    assert (alarm["severity"], alarm["active"], alarm["latched"]) == ("warning", True, False)
+    assert now["source"] in ("policy", "fallback"), "nobody is stopped by a date"
+    states = {item["name"]: item["state"] for item in now["certificates"]}
+    assert states == {"own": "expires in 20 days", "trusted": "expires in 20 days",
+                      "server": "expires in 20 days", "scada": "good"}  # fmt: skip
+    everything = "\n".join(said)
+    for name in states:
+        series = f'steadyhand_certificate_not_after_timestamp_seconds{{certificate="{name}"}}'
+        assert series in everything
+    assert "certificate" in everything and "own expires in 20 days" in everything
+    with JournalReader(rig.journal) as journal:
+        events = [event for event in journal.events() if event.event == "Certificate"]
+    assert {event.data["code"] for event in events} == {"CERT_EXPIRING"}
+    assert sorted(event.data["text"].split(":")[0] for event in events) == [
+        "own", "server", "trusted",
+    ]  # fmt: skip

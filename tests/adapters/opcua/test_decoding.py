@@ -16,6 +16,7 @@ from steadyhand.adapters.opcua.decoding import (
     bound_decoding,
     new_message,
 )
+from steadyhand.adapters.opcua.wire import WIRE_TYPES, decode
 
 HUGE = 2**31 - 1
 NUMBERS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11)
@@ -89,6 +90,16 @@ def test_values_within_values():
     refused(reply(value((bytes([23]) + b"\x01") * 100_000)))
     few = bytes([24]) * (MAX_DEPTH - 1) + bytes([3, 7])
     assert read(reply(value(few))).Results[0].Value is not None
+
+
+def test_an_array_within_a_value_is_no_number():
+    """It takes over the type of what it holds and says that it is no array."""
+    array = bytes([24, 0x80 | 11]) + i32(2) + struct.pack("<2d", 1.0, 2.0)
+    number = bytes([24, 11]) + struct.pack("<d", 3.0)
+    found = read(reply(value(array) + value(number), 2)).Results
+    samples = decode(found, (WIRE_TYPES["Double"],) * 2)
+    assert samples.wrong.tolist() == [True, False]
+    assert samples.values[1] == 3.0
 
 
 def test_a_megabyte_of_the_smallest_elements():
