@@ -213,7 +213,10 @@ def _check_node(
     if problem:
         faults.append(Fault(ReasonCode.TAG_TYPE, use.name, text=f"{_label(use)}: {problem}"))
     rights = _plain(access)
-    rights = _CAN_READ | _CAN_WRITE if rights is None else int(rights)
+    if rights is None:
+        rights = _CAN_READ | _CAN_WRITE
+    elif not isinstance(rights, int):
+        rights = 0
     if use.reads and not rights & _CAN_READ:
         text = f"{_label(use)}: we may not read it: have the account's rights corrected"
         faults.append(Fault(ReasonCode.TAG_MISSING, use.name, text=text))
@@ -229,7 +232,7 @@ def _plain(data_value: Any) -> Any:  # noqa: ANN401
 
 def _declared(data_type: Any) -> str | None:  # noqa: ANN401
     """Name of a built-in data type; None for a type derived from one."""
-    if data_type is None or data_type.NamespaceIndex != 0:
+    if not isinstance(data_type, ua.NodeId) or data_type.NamespaceIndex != 0:
         return None
     return _BUILT_IN.get(data_type.Identifier)
 

@@ -25,6 +25,7 @@ from asyncua.ua.ua_binary import struct_from_binary, struct_to_binary
 
 from steadyhand.adapters.opcua.decoding import bound_decoding, new_message
 from steadyhand.adapters.opcua.layout import learn
+from steadyhand.adapters.opcua.resolve import _check_node, uses_of
 from steadyhand.adapters.opcua.subscription import Subscription
 from steadyhand.adapters.opcua.wire import WIRE_TYPES, decode
 from steadyhand.controllers.errors import (
@@ -272,6 +273,11 @@ def _replies() -> list[Any]:
         ua.DataValue(ua.Variant(ua.EUInformation("n", 1, ua.LocalizedText("kW")))),
         ua.DataValue(ua.Variant(ua.NodeId("x", 3))),
     ]
+    node = ua.ReadResponse()
+    node.Results = [
+        ua.DataValue(ua.Variant(one))
+        for one in (ua.NodeClass.Variable, ua.NodeId(11), -1, 3, 1.5, "name")
+    ]
     publish = ua.PublishResponse()
     item = ua.MonitoredItemNotification(ClientHandle=1, Value=read.Results[0])
     message = publish.Parameters.NotificationMessage
@@ -287,7 +293,7 @@ def _replies() -> list[Any]:
     write = ua.WriteResponse()
     write.Results = [ua.StatusCode(0)]
     create = ua.CreateSessionResponse()
-    return [read, read, odd, publish, endpoints, translate, write, create]
+    return [read, read, odd, node, publish, endpoints, translate, write, create]
 
 
 def _reply() -> Target:
@@ -299,6 +305,7 @@ def _reply() -> Target:
     layout = learn(struct_to_binary(sound[0]), _KINDS)
     assert layout is not None
     session: Any = None
+    use = uses_of(_opcua_kit().tag_map())[0]
     settings: Any = type("S", (), {"keep_alive_s": 1.0, "pulse_s": 0.5})()
 
     def run(data: bytes) -> None:
@@ -316,6 +323,9 @@ def _reply() -> Target:
             results = (reply.Results or [])[: len(_KINDS)]
             samples = decode(results, _KINDS[: len(results)])
             assert len(samples.values) == len(results)
+            if len(results) > 4:  # as if these were the attributes of a node
+                for fault in _check_node(use, {}, *results[:5]):
+                    assert fault.text and fault.signal == use.name
             again = learn(body, _KINDS)
             if again is not None:
                 assert again.decode(body) is not None
