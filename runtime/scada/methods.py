@@ -97,7 +97,8 @@ def _check(argument: Argument, variant: Any) -> tuple[int, str]:  # noqa: ANN401
     if isinstance(value, (list, tuple)) or getattr(variant, "is_array", False):
         return _CODES.BadTypeMismatch, f"{argument.name}: one {argument.kind}, no list"
     if argument.kind == "Double":
-        if kind not in _NUMBERS or isinstance(value, bool) or value is None:
+        number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        if kind not in _NUMBERS or not number:
             return _CODES.BadTypeMismatch, f"{argument.name}: a number ({argument.kind})"
         if not isfinite(value):
             return _CODES.BadOutOfRange, f"{argument.name}: a finite number"
