@@ -184,27 +184,48 @@ def _session(
     order = [name for name in wanted if _PROVIDERS[name][0] in offered]
     if "cpu" not in order:
         order.append("cpu")
-    try:
-        session = ort.InferenceSession(
-            model,
-            options,
-            providers=[_PROVIDERS[name][0] for name in order],
-            provider_options=[_PROVIDERS[name][1] for name in order],
-        )
-    except Exception as error:  # onnxruntime's errors share no base below Exception
-        raise ModelError(f"the graph cannot be loaded: {error}", _code(error)) from error
-    session.disable_fallback()
+    session, failed = _first_that_loads(order, model, options)
     active = session.get_providers()[0]
     name = next((name for name, (full, _) in _PROVIDERS.items() if full == active), active)
     if name == wanted[0]:
         return session, name, ""
     notice = (
         f"asked for {wanted[0]}, running on {name}: onnxruntime {ort.__version__} offers "
-        f"{', '.join(offered)}; install the gpu extra and its driver, or ask for {name}"
+        f"{', '.join(offered)}{failed}; install the gpu extra and its driver, or ask for {name}"
     )
     if require:
         raise ModelError(notice, "PROVIDER")
     return session, name, notice
+
+
+def _first_that_loads(
+    order: list[str], model: bytes, options: ort.SessionOptions
+) -> tuple[ort.InferenceSession, str]:
+    """Session on the providers of `order`, or else on the CPU alone, and why not on all of them.
+
+    A provider that cannot start raises on one machine and is left out in silence on another, by an
+    environment variable. Here it is left out and told, always; a bad graph fails on the CPU too.
+
+    Raises:
+        ModelError: the graph cannot be loaded.
+    """
+    failed = ""
+    while True:
+        try:
+            session = ort.InferenceSession(
+                model,
+                options,
+                providers=[_PROVIDERS[name][0] for name in order],
+                provider_options=[_PROVIDERS[name][1] for name in order],
+                enable_fallback=0,  # its own would be told on the terminal, and nowhere else
+            )
+        except Exception as error:  # onnxruntime's errors share no base below Exception
+            if order == ["cpu"]:
+                text = f"the graph cannot be loaded: {error}"
+                raise ModelError(text, _code(error)) from error
+            order, failed = ["cpu"], f" ({str(error)[:300]})"
+        else:
+            return session, failed
 
 
 def _code(error: Exception) -> str:
