@@ -67,6 +67,8 @@ class Feed:
     ) -> None:
         self.plant = plant
         self.faults: tuple[Fault, ...] = ()
+        self.busy: tuple[Fault, ...] = ()
+        """The server refused the last reading because it had too much to do."""
         self._session = session
         self._settings = settings
         self._due = due
@@ -128,9 +130,11 @@ class Feed:
             self._busy += 1
             if self._busy > MOST_BUSY:
                 raise
+            text = f"a reading was refused: {type(error).__name__}"
+            self.busy = (Fault(ReasonCode.SERVER_BUSY, "", self._busy, MOST_BUSY, text),)
             _log.info("the server is busy: %s", error)
             return False
-        self._busy = 0
+        self._busy, self.busy = 0, ()
         return new
 
     async def _keep_subscribed(self) -> None:

@@ -196,7 +196,7 @@ class Worker:
                 # whatever a server can provoke ends here; cancelled are awaits inside the library,
                 # when it tears a connection down, and this task itself only by `stop`
                 self._pin_down(LinkState.DOWN, (*self._standing, *_faults_of(error, self._shown)))
-                if isinstance(error, ua.UaError) and "TooManySessions" in type(error).__name__:
+                if _no_slot(error):
                     pause_s = NO_SLOT_PAUSE_S
             if self.connects != connects:
                 pause_s = settings.backoff_first_s
@@ -234,11 +234,6 @@ class Worker:
         await plant.pulse(whole=True)
         self._namespaces, self._kinds = resolved.namespaces, resolved.kinds
         self.clock_offset_s = plant.clock.offset_s(time.time(), self._now())
-        if abs(self.clock_offset_s) > self._settings.clock_offset_limit_s:
-            _log.warning(
-                "the server's clock is %.1f s ahead of ours; ages are corrected for it",
-                self.clock_offset_s,
-            )
         return plant
 
     async def _work(self, session: Session, plant: Plant) -> None:
@@ -325,11 +320,28 @@ class Worker:
                 applied=plant.outputs.applied,
                 state=LinkState.UP,
                 granted=plant.signs.granted,
-                faults=(*self._standing, *self._expired(), *flapping, *feed.faults, *plant.faults),
+                faults=(
+                    *self._standing,
+                    *self._expired(),
+                    *self._clock_fault(plant),
+                    *flapping,
+                    *feed.busy,
+                    *feed.faults,
+                    *plant.faults,
+                ),
                 session=self._session_number if writable else 0,
                 out=plant.outputs.out,
             )
         )
+
+    def _clock_fault(self, plant: Plant) -> tuple[Fault, ...]:
+        """Do the two clocks disagree? Whichever of them was set wrong."""
+        offset_s = plant.clock.offset_s(time.time(), self._now())
+        limit_s = self._settings.clock_offset_limit_s
+        if abs(offset_s) <= limit_s:
+            return ()
+        text = f"the server's clock is {offset_s:+.1f} s from ours; ages are corrected for it"
+        return (Fault(ReasonCode.CLOCK_OFFSET, "", offset_s, limit_s, text),)
 
     def _expired(self) -> tuple[Fault, ...]:
         """A session goes on when the server's certificate ends meanwhile; the next one will not."""
@@ -353,6 +365,11 @@ class Worker:
         )
 
 
+def _no_slot(error: BaseException) -> bool:
+    """Has the server no session left?"""
+    return isinstance(error, ua.UaError) and "TooManySessions" in type(error).__name__
+
+
 def _faults_of(error: BaseException, shown: x509.Certificate | None) -> tuple[Fault, ...]:
     """What ended a session or kept it from beginning; `shown`: certificate of the last one."""
     if isinstance(error, VerificationError):
@@ -365,7 +382,8 @@ def _faults_of(error: BaseException, shown: x509.Certificate | None) -> tuple[Fa
         return (Fault(ReasonCode.CERT_CHANGED if other else error.code, text=text),)
     if isinstance(error, (LinkTimeoutError, TimeoutError)):
         return (Fault(ReasonCode.LINK_TIMEOUT, text=text),)
-    return (Fault(ReasonCode.LINK_DOWN, text=f"{type(error).__name__}: {text}"),)
+    down = Fault(ReasonCode.LINK_DOWN, text=f"{type(error).__name__}: {text}")
+    return (down, Fault(ReasonCode.NO_SESSION_SLOT, text=text)) if _no_slot(error) else (down,)
 
 
 async def _cancel_others() -> None:

@@ -149,7 +149,7 @@ class Inside:
         self.clock = SpoiltClock(LockstepClock(self.link, parts.plant.period_s))
         self._good = Parts(
             link=self.link,
-            image_judge=assemble.make_image_judge(parts),
+            image_judge=assemble.make_image_judge(config, parts),
             policy=FullRange(parts.outputs),
             gate=gate,
             modes=self.modes,

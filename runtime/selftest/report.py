@@ -130,7 +130,7 @@ def as_markdown(heading: Heading, results: Sequence[Result]) -> str:
             continue
         lines += [
             "",
-            f"### {str(place).capitalize()}",
+            f"### {place[0].upper()}{place[1:]}",
             "",
             "| fault | injected | expected | seen | reaction | back | |",
             "|---|---|---|---|---|---|---|",

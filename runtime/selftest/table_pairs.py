@@ -51,7 +51,7 @@ def _pair(one: _Class, other: _Class) -> Row:
 
     silent = Wire.NOTHING in (one.wire, other.wire)
     return Row(
-        f"L6.{one.name}_and_{other.name}",
+        f"L6.{one.name}+{other.name}",
         f"{one.words}, and {other.words}",
         both,
         codes,
