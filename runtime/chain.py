@@ -285,7 +285,7 @@ class _Verifier:
                 before = None
             before = self._segment(index, file, headers[i], follower, before, first=not i)
         if whole:
-            self._check_start(files[0][0], headers[0])
+            self._check_start(files[0][0], dict(zip((i for i, _ in files), headers, strict=True)))
         if not self._expected_seen and self._expected is not None:
             wanted = self._expected
             self._bad(
@@ -309,15 +309,19 @@ class _Verifier:
     def _bad(self, segment: int, n: int, text: str) -> None:
         self._problems.append(Problem(segment, n, text))
 
-    def _check_start(self, first: int, header: dict[str, Any] | None) -> None:
-        """Segments missing at the front must have been purged, and the purge recorded."""
+    def _check_start(self, first: int, headers: Mapping[int, dict[str, Any] | None]) -> None:
+        """Segments missing at the front must have been purged, and the purge recorded.
+
+        A purge that was cut short leaves some of the segments that its record names.
+        """
         if first == 1:
             return
-        previous = (header or {}).get("previous") or {}
-        if self._purged.get(first - 1) == previous.get("hash", ""):
-            self._notes.append(f"segments before {first} were purged, as recorded")
-        else:
-            self._bad(first, 0, f"segments before {first} are missing and no purge is recorded")
+        for last, digest in self._purged.items():
+            previous = (headers.get(last + 1) or {}).get("previous") or {}
+            if last >= first - 1 and previous.get("hash") == digest:
+                self._notes.append(f"segments before {first} were purged, as recorded")
+                return
+        self._bad(first, 0, f"segments before {first} are missing and no purge is recorded")
 
     def _segment(
         self,

@@ -33,7 +33,14 @@ from steadyhand.controllers.reasons import ReasonCode
 from steadyhand.runtime import chain
 from steadyhand.runtime.chain import Head, Kind
 from steadyhand.runtime.recorder import Event, Recorder
-from steadyhand.runtime.segment import TICK_HEAD, Resume, Segment, resume
+from steadyhand.runtime.segment import (
+    TICK_HEAD,
+    Resume,
+    Segment,
+    companions,
+    make_directory,
+    resume,
+)
 
 _BATCH = 2000
 _CAUSES = {
@@ -209,23 +216,7 @@ class Journal:
         return None
 
     def _take_lock(self) -> None:
-        """Only the kernel knows who lives: an advisory lock, never a file with a number in it."""
-        self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-        fd = os.open(self.directory / "lock", flags, 0o600)
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            owner = os.pread(fd, 32, 0).decode("ascii", "replace").strip()
-            os.close(fd)
-            raise JournalError(
-                f"journal {self.directory} is written by process {owner or '?'}: "
-                "one writer only, stop it or name another directory"
-            ) from None
-        self._lock_fd = fd
-        with suppress(OSError):  # the number is for people; the lock holds on a full disk too
-            os.ftruncate(fd, 0)
-            os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
+        self._lock_fd = take_lock(self.directory)
 
     def _release_lock(self) -> None:
         if self._lock_fd >= 0:
@@ -383,6 +374,8 @@ class Journal:
             if self._write([(Kind.EVENT, own_event("JournalPurge", data))]):
                 for _, path in doomed:
                     path.unlink()
+                    for beside in companions(path):
+                        beside.unlink(missing_ok=True)
         except (*chain.UNREADABLE, OSError, JournalError, IndexError) as error:
             self._recorder.event({"event": "PurgeFailed", "code": "PURGE_FAIL", "text": str(error)})
 
@@ -421,3 +414,29 @@ def _merge(ticks: list[bytes], events: list[Event]) -> list[tuple[Kind, bytes]]:
 def own_event(name: str, data: dict[str, Any]) -> bytes:
     """Body of an event of the journal itself."""
     return chain.dump_json(Event(time.monotonic_ns(), time.time_ns(), -1, name, data))
+
+
+def take_lock(directory: Path) -> int:
+    """The one runtime of a plant: whoever holds this. Close the descriptor to give it back.
+
+    Only the kernel knows who lives: an advisory lock, never a file with a number in it.
+
+    Raises:
+        JournalError: somebody else holds it.
+    """
+    make_directory(directory)
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+    fd = os.open(directory / "lock", flags, 0o600)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        owner = os.pread(fd, 32, 0).decode("ascii", "replace").strip()
+        os.close(fd)
+        raise JournalError(
+            f"journal {directory} is written by process {owner or '?'}: "
+            "one writer only, stop it or name another directory"
+        ) from None
+    with suppress(OSError):  # the number is for people; the lock holds on a full disk too
+        os.ftruncate(fd, 0)
+        os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
+    return fd

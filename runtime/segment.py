@@ -166,6 +166,7 @@ def resume(directory: Path) -> Resume:
         segments = []
     if not segments:
         return Resume(0, None, "start", "first segment", 0)
+    _seal_leftovers([path for _, path in segments[:-1]])
     index, file = segments[-1]
     sequence = _next_sequence([path for _, path in segments])
     try:
@@ -193,6 +194,23 @@ def resume(directory: Path) -> Resume:
         return Resume(index, previous, "AUDIT_REPAIR", broken, sequence)
     text = "clean restart" if closed else "unclean restart"
     return Resume(index, previous, "start", text, sequence)
+
+
+def companions(file: Path) -> list[Path]:
+    """What SQLite keeps beside a segment that is not sealed."""
+    return [file.with_name(file.name + ending) for ending in ("-wal", "-shm", "-journal")]
+
+
+def _seal_leftovers(files: list[Path]) -> None:
+    """Seal what a cut between making a segment and sealing the one before left open."""
+    for file in files:
+        if any(path.exists() for path in companions(file)):
+            # what cannot be sealed stays readable through its WAL
+            with (
+                suppress(*chain.UNREADABLE),
+                closing(sqlite3.connect(file, isolation_level=None)) as connection,
+            ):
+                connection.execute("PRAGMA journal_mode=DELETE")
 
 
 def _write_header(file: Path, body: bytes, digest: bytes) -> None:
@@ -246,6 +264,18 @@ def _next_sequence(files: list[Path]) -> int:
             if row is not None:
                 return int(TICK_HEAD.unpack_from(row[0])[0]) + 1
     return 0
+
+
+def make_directory(directory: Path) -> None:
+    """Make it private, with all above it, and their names safe from a power cut.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+    made = [path for path in (directory, *directory.parents) if not path.exists()]
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for path in made:
+        _sync_directory(path.parent)
 
 
 def _sync_directory(directory: Path) -> None:

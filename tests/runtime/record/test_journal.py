@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import shutil
 import sqlite3
 import stat
 import subprocess
@@ -21,7 +22,7 @@ from steadyhand.controllers.frames import Fault
 from steadyhand.controllers.reasons import ReasonCode
 from steadyhand.runtime import chain
 from steadyhand.runtime.chain import Kind, verify
-from steadyhand.runtime.journal import Journal, Limits
+from steadyhand.runtime.journal import Journal, Limits, own_event
 from steadyhand.runtime.metrics import Identity, Metrics
 from steadyhand.runtime.reader import JournalReader
 from steadyhand.runtime.record import TickRecord
@@ -162,6 +163,44 @@ def test_old_segments_are_purged_and_the_purge_is_recorded(tmp_path):
     result = verify(tmp_path)
     assert not result.ok
     assert "missing and no purge is recorded" in result.problems[0].text
+
+
+def test_a_purge_that_was_cut_short_is_no_damage(tmp_path):
+    """Its record names three segments, the power went after the first was removed."""
+    write(tmp_path, 300, Limits(commit_every_s=0.002, segment_bytes=20_000))
+    recorder = fresh_recorder()
+    with Journal(tmp_path, recorder, QUICK) as journal:
+        with sqlite3.connect(segment_files(tmp_path)[2]) as third:
+            digest = chain.last_rows(third, 0)[-1][3].hex()
+        data = {"last_segment": 3, "last_hash": digest, "count": 3}
+        assert journal._write([(Kind.EVENT, own_event("JournalPurge", data))])
+    for left in (2, 1, 0):
+        segment_files(tmp_path)[0].unlink()
+        result = verify(tmp_path)
+        assert result.ok, (left, result.problems)
+        assert any("purged" in note for note in result.notes)
+    segment_files(tmp_path)[0].unlink()  # the fourth was never named
+    assert "no purge is recorded" in verify(tmp_path).problems[0].text
+
+
+def test_a_segment_left_open_by_a_cut_is_sealed_by_the_next_start(tmp_path):
+    """Killed between the new segment and the sealing of the old one: its records are in a WAL."""
+    recorder = fresh_recorder()
+    with Journal(tmp_path, recorder, QUICK) as journal:
+        record_ticks(recorder, 5)
+        eventually(lambda: journal.status.ticks == 5)
+        old = journal._segment
+        assert old is not None
+        journal._open(2, old.carried(), "size", "")
+        record_ticks(recorder, 5)
+        eventually(lambda: journal.status.ticks == 10)
+        shutil.copytree(tmp_path, tmp_path / "cut", ignore=lambda *_: ["cut"])
+    cut = tmp_path / "cut"
+    assert (cut / "00000001.sqlite-wal").stat().st_size > 0
+    with Journal(cut, fresh_recorder(), QUICK):
+        assert not list(cut.glob("00000001.sqlite-*"))
+    assert verify(cut).ok
+    assert [tick.sequence for tick in JournalReader(cut).ticks()] == list(range(10))
 
 
 def test_second_writer_is_refused_and_the_first_unharmed(tmp_path):
