@@ -41,7 +41,7 @@ def selftest(
     from steadyhand.runtime.selftest.run import chosen, heading, run_rows, table
 
     loaded = require(load_config(config), config)
-    rows = chosen(table(assemble.make_plant(loaded)), only or [])
+    rows = chosen(table(loaded.config, assemble.make_plant(loaded)), only or [])
     if listed:
         shown = [
             {"id": r.id, "where": r.place, "injected": r.injected, "expected": r.expected}

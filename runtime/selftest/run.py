@@ -8,7 +8,7 @@ from pathlib import Path
 from steadyhand.controllers.errors import BundleError, ConfigError
 from steadyhand.runtime import assemble
 from steadyhand.runtime.assemble import PlantParts
-from steadyhand.runtime.config import Loaded
+from steadyhand.runtime.config import Config, Loaded
 from steadyhand.runtime.selftest import table_inside, table_pairs, table_sensors, table_wire
 from steadyhand.runtime.selftest.inside import run_inside
 from steadyhand.runtime.selftest.report import Heading
@@ -20,10 +20,11 @@ WALL_PERIOD_S = 0.2
 rows in minutes."""
 
 
-def table(parts: PlantParts) -> list[Row]:
-    """Every row that applies to this plant."""
+def table(config: Config, parts: PlantParts) -> list[Row]:
+    """Every row that applies to this plant and its configuration."""
     tables = (table_wire, table_sensors, table_inside, table_pairs)
     rows = [row for one in tables for row in one.rows(parts)]
+    rows += table_sensors.declared(config, parts)
     numbers = [row.id for row in rows]
     doubled = sorted({number for number in numbers if numbers.count(number) > 1})
     if doubled:

@@ -13,6 +13,7 @@ from steadyhand.adapters.sim.faults import FaultKind, SignalFault
 from steadyhand.controllers.frames import Observation, Quality, Source
 from steadyhand.controllers.signals import Signal
 from steadyhand.runtime.assemble import PlantParts
+from steadyhand.runtime.config import Config, OpcUaLink
 from steadyhand.runtime.selftest.inside import Inside, span, with_age, with_quality, with_values
 from steadyhand.runtime.selftest.rows import Row
 
@@ -28,6 +29,25 @@ def rows(parts: PlantParts) -> Iterator[Row]:
     for column, signal in enumerate(parts.plant.observations):
         yield from _one(signal, column, parts.plant.period_s, signal.name in related)
     yield from _whole(parts)
+
+
+def declared(config: Config, parts: PlantParts) -> Iterator[Row]:
+    """Rows for what the configuration itself says of measurements."""
+    if not isinstance(config.link, OpcUaLink):
+        return
+    for name, tag in config.link.signals.items():
+        column = parts.plant.observations.index(name)
+        for number in getattr(tag, "sentinels", ()):
+            yield Row(
+                f"B3.{name}.declared_{number:g}",
+                f"{name}: {number:g}, which the configuration declares to be no measurement",
+                lambda bench, c=column, n=number: bench.alter(  # type: ignore[misc]
+                    lambda image: with_values(image, c, n)
+                ),
+                ("OBS_RANGE",),
+                _FALLBACK,
+                each=True,
+            )
 
 
 def _one(signal: Signal, column: int, period_s: float, related: bool) -> Iterator[Row]:

@@ -20,6 +20,8 @@ HANDSHAKE = {
     "plant_time": "plant_time_s",
     "sequence": "sequence",
 }
+JUDGED = ("sentinels",)
+"""What a configuration says of a measurement besides where it is."""
 PATIENT = 100_000
 """Hand-overs a day; a plant's own number would end a test of all its faults within minutes."""
 SLOWEST_ANSWER_S = 1.0
@@ -69,7 +71,10 @@ def write_config(
         "source": "plant",
         "time_scale": parts.plant.period_s / wall_period_s,
     }
+    own = data["link"].get("signals", {})
     data["link"] = _link(parts, folder, plant, port, wall_period_s)
+    for name, tag in data["link"]["signals"].items():
+        tag |= {key: own[name][key] for key in JUDGED if key in own.get(name, {})}
     section = loaded.config.bundle
     if bundle is not None:
         data["bundle"] = {"file": str(bundle[0]), "trusted_keys": str(bundle[1])}

@@ -32,7 +32,7 @@ COMMAND = "python -m pytest -m slow --timeout 86400 tests/loop/test_fault_table.
 REPEATS = 30
 LOADED = require(load_config(SHIPPED), SHIPPED)
 PARTS = assemble.make_plant(LOADED)
-ROWS = table(PARTS)
+ROWS = table(LOADED.config, PARTS)
 MORE_OF_THE_SAME = tuple(
     f".{name}."
     for name in PARTS.plant.observations.names
