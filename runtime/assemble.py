@@ -365,6 +365,14 @@ def state_folder(loaded: Loaded) -> Path:
     return loaded.path(loaded.config.journal.directory).parent
 
 
+def black_box_file(loaded: Loaded) -> Path:
+    """Where the last ticks survive a kill: beside the operator's socket, as a rule in memory."""
+    section = loaded.config.operator
+    if section is None:
+        return state_folder(loaded) / "black-box"
+    return loaded.path(section.socket).with_suffix(".black-box")
+
+
 def make_layout(
     parts: PlantParts, monitors: tuple[str, ...], stages: tuple[str, ...]
 ) -> RecordLayout:

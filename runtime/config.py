@@ -93,6 +93,16 @@ class Tag(Section):
     unit: str | None = Field(default=None, description="unit on the server, when it differs")
 
 
+class SignalTag(Tag):
+    """One measurement."""
+
+    sentinels: Annotated[list[float], Field(max_length=16)] = Field(
+        default_factory=list,
+        description="numbers that the sensor shows when it has none, in the signal's unit: 85, "
+        "-127, 65535; never taken for a measurement",
+    )
+
+
 class OutputTag(Tag):
     """One manipulated variable."""
 
@@ -192,7 +202,7 @@ class OpcUaLink(Section):
     command_life: Period | None = Field(
         default=None, description="a command older than this is never sent; default: one period"
     )
-    signals: dict[SignalName, Tag]
+    signals: dict[SignalName, SignalTag]
     outputs: dict[SignalName, OutputTag]
     handshake: Handshake
 
@@ -731,7 +741,10 @@ def _children(
     node: dict[str, Any], part: str | int, definitions: dict[str, Any]
 ) -> Iterator[dict[str, Any]]:
     child = node.get("properties", {}).get(part) or node.get("additionalProperties")
+    named = node.get("patternProperties", {}).values()  # whatever signal it is
     if not isinstance(child, dict):
+        child = next(iter(named), None)
+    if child is None:
         return
     options = [child, *child.get("anyOf", ()), *child.get("oneOf", ()), *child.get("allOf", ())]
     for option in options:

@@ -31,6 +31,7 @@ from steadyhand.controllers.errors import JournalError
 from steadyhand.controllers.frames import Fault
 from steadyhand.controllers.reasons import ReasonCode
 from steadyhand.runtime import chain
+from steadyhand.runtime.black_box import BlackBox, left_behind
 from steadyhand.runtime.chain import Head, Kind
 from steadyhand.runtime.recorder import Event, Recorder
 from steadyhand.runtime.segment import (
@@ -97,6 +98,7 @@ class Journal:
         bundle_id: str = "",
         signer: Ed25519PrivateKey | None = None,
         monotonic: Callable[[], float] = time.monotonic,
+        black_box: Path | None = None,
     ) -> None:
         """Name the parts; touches nothing yet.
 
@@ -108,7 +110,9 @@ class Journal:
             bundle_id: the controller at start, for the headers.
             signer: signs checkpoints; None writes none.
             monotonic: clock for ages and retries.
+            black_box: file that keeps the last ticks beyond a kill; None keeps none.
         """
+        self._box_file = black_box
         self.directory = directory
         self.status = Status(Head(0, 0, chain.ZERO))
         self._recorder = recorder
@@ -140,7 +144,7 @@ class Journal:
         """
         try:
             self._take_lock()
-            end: Resume = resume(self.directory)
+            end: Resume = self._rescue(resume(self.directory))
             self._open(end.index + 1, end.previous, end.reason, end.text)
         except (OSError, *chain.UNREADABLE) as error:
             self._release_lock()
@@ -148,6 +152,7 @@ class Journal:
                 f"journal {self.directory}: {error}: check space, owner and mode"
             ) from error
         self._recorder.sequence = end.sequence
+        self._recorder.black_box = self._make_box()
         self._publish()
         if end.text == "unclean restart" or end.reason == "AUDIT_REPAIR":
             self._recorder.event({"event": "JournalResumed", "code": end.reason, "text": end.text})
@@ -161,6 +166,9 @@ class Journal:
             self._stop.set()
             self._thread.join(timeout_s)
             self._thread = None
+        box, self._recorder.black_box = self._recorder.black_box, None
+        if box is not None and self.backlog == 0:
+            box.close()
         self._release_lock()
 
     def __enter__(self) -> "Journal":
@@ -214,6 +222,36 @@ class Journal:
             text = "AUDIT_LAG: the disk is slow"
             return Fault(ReasonCode.AUDIT_DEGRADED, "journal", lag_s, limit_s, text)
         return None
+
+    def _rescue(self, end: Resume) -> Resume:
+        """What the run before had not written yet, in a segment of its own under its own name."""
+        if self._box_file is None or end.reason != "start":
+            return end
+        left = left_behind(self._box_file, end.sequence)
+        if left is None:
+            return end
+        count = len(left.ticks)
+        about = {**left.about, "reason": "rescue", "text": f"{count} ticks from the black box"}
+        segment = Segment(self.directory, end.index + 1, end.previous, about)
+        try:
+            segment.append([(Kind.TICK, body) for body in left.ticks])
+        except (*chain.UNREADABLE, OSError):
+            segment.abandon()
+            raise
+        segment.seal()
+        self._recorder.event({"event": "JournalRescued", "ticks": count})
+        return replace(
+            end, index=end.index + 1, previous=segment.carried(), sequence=end.sequence + count
+        )
+
+    def _make_box(self) -> BlackBox | None:
+        if self._box_file is None:
+            return None
+        try:
+            return BlackBox(self._box_file, self._about)
+        except OSError as error:  # the record is complete without it, unless this process is killed
+            self._recorder.event({"event": "NoBlackBox", "text": str(error)})
+            return None
 
     def _take_lock(self) -> None:
         self._lock_fd = take_lock(self.directory)

@@ -21,6 +21,7 @@ from steadyhand.controllers.frames import (
     Verdict,
 )
 from steadyhand.controllers.signals import Vector
+from steadyhand.runtime.black_box import BlackBox
 from steadyhand.runtime.record import Encoder, RecordLayout
 
 Item = TypeVar("Item")
@@ -111,6 +112,8 @@ class Recorder:
         self.misfits = 0
         """Ticks that could not be encoded: a defect of the caller, told once as an event; the
         record counts as degraded from then on."""
+        self.black_box: BlackBox | None = None
+        """Keeps the last ticks beyond the end of this process; the journal sets it at start."""
         self.misfit = ""
         """Why the first of them could not."""
         self._encoder = Encoder(layout, config_hash, bundle_id)
@@ -168,6 +171,8 @@ class Recorder:
                 told = {"event": "RecordMisfit", "code": code, "tick": sequence, "text": str(error)}
                 self.event(told)
         else:
+            if self.black_box is not None:
+                self.black_box.put(sequence, body)
             self.ticks.put(body)
         return sequence
 

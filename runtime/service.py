@@ -132,6 +132,7 @@ class Service:
             JournalLimits(segment_bytes=int(config.journal.segment)),
             self.loaded.digest,
             record_name(bundle),
+            black_box=assemble.black_box_file(self.loaded),
         ).start()
         opened.callback(self.journal.close)
         kept = assemble.state_folder(self.loaded) / "asked.json"

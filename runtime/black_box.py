@@ -1,0 +1,106 @@
+"""The last ticks in memory that outlives the process.
+
+The journal writes every 30 ms; what a kill cuts off before that stands here, in pages that the
+kernel keeps. The next start carries it over into the journal, as records of the run that made it.
+Power cuts are not its business: what the journal has acknowledged is on disk.
+
+Put the file on a memory file system (`/run`): then no disk can ever hold up the tick.
+"""
+
+import contextlib
+import mmap
+import os
+import struct
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from steadyhand.runtime import chain
+from steadyhand.runtime.segment import TICK_HEAD
+
+SLOTS = 256
+SLOT_BYTES = 4096
+HEAD_BYTES = 65_536
+_LENGTH = struct.Struct("<I")
+_SLOT = struct.Struct("<II")
+"""CRC-32 and length of the body behind it: a slot that was being written is not taken for one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """What a run left behind."""
+
+    about: dict[str, Any]
+    """Layout, configuration, bundle and name of that run."""
+    ticks: tuple[bytes, ...]
+    """Bodies of its last ticks, oldest first."""
+
+
+class BlackBox:
+    """A ring of tick records in a shared mapping. One writer, the loop thread."""
+
+    def __init__(self, file: Path, about: Mapping[str, Any]) -> None:
+        """Make the file anew, every page of it there.
+
+        Args:
+            file: replaced if it exists.
+            about: what the header of a journal segment says of this run.
+
+        Raises:
+            OSError: the file cannot be made, or `about` is too long.
+        """
+        head = chain.dump_json(about)
+        if len(head) > HEAD_BYTES - _LENGTH.size:
+            raise OSError(f"{file}: {len(head)} bytes about a run do not fit")
+        self.file = file
+        with contextlib.suppress(FileNotFoundError):
+            file.unlink()
+        size = HEAD_BYTES + SLOTS * SLOT_BYTES
+        descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            os.posix_fallocate(descriptor, 0, size)  # a page that is missing later would kill us
+            self._map = mmap.mmap(descriptor, size)
+        finally:
+            os.close(descriptor)
+        self._map[HEAD_BYTES:size] = bytes(size - HEAD_BYTES)
+        self._map[: _LENGTH.size + len(head)] = _LENGTH.pack(len(head)) + head
+
+    def put(self, sequence: int, body: bytes) -> None:
+        """Keep one tick; a record longer than a slot is left to the journal alone."""
+        size = len(body)
+        if size <= SLOT_BYTES - _SLOT.size:
+            at = HEAD_BYTES + sequence % SLOTS * SLOT_BYTES
+            self._map[at : at + _SLOT.size + size] = _SLOT.pack(zlib.crc32(body), size) + body
+
+    def close(self) -> None:
+        """Everything is in the journal: take it away."""
+        self._map.close()
+        with contextlib.suppress(OSError):
+            self.file.unlink()
+
+
+def left_behind(file: Path, sequence: int) -> Left | None:
+    """The ticks from number `sequence` on without a gap; None when there are none.
+
+    What cannot be read is no reason not to start: then there are none.
+    """
+    try:
+        data = file.read_bytes()
+        (length,) = _LENGTH.unpack_from(data)
+        about = chain.load_json(data[_LENGTH.size : _LENGTH.size + length])
+    except (OSError, ValueError, struct.error):
+        return None
+    found: dict[int, bytes] = {}
+    for at in range(HEAD_BYTES, len(data) - SLOT_BYTES + 1, SLOT_BYTES):
+        crc, size = _SLOT.unpack_from(data, at)
+        body = data[at + _SLOT.size : at + _SLOT.size + size]
+        if TICK_HEAD.size <= size == len(body) and zlib.crc32(body) == crc:
+            found[TICK_HEAD.unpack_from(body)[0]] = body
+    ticks: list[bytes] = []
+    while sequence + len(ticks) in found:
+        ticks.append(found[sequence + len(ticks)])
+    if not ticks or not isinstance(about, dict):
+        return None
+    return Left(about, tuple(ticks))
