@@ -137,7 +137,8 @@ def make_link(loaded: Loaded, parts: PlantParts) -> Link:
         return SimLink(make_runner(RunSpec(parts.kind.id, link.seed, link.days)))
     from steadyhand.adapters.opcua.link import OpcUaLink
 
-    return OpcUaLink(opcua_settings(loaded, link), opcua_tags(parts, link))
+    tags = opcua_tags(parts, link, loaded.config.clock.time_scale)
+    return OpcUaLink(opcua_settings(loaded, link), tags)
 
 
 def opcua_settings(loaded: Loaded, link: cfg.OpcUaLink) -> OpcUaSettings:
@@ -176,8 +177,17 @@ def watched_certificates(loaded: Loaded) -> Watched:
     return Watched(given.certificate, given.trusted, given.revoked, scada_file)
 
 
-def opcua_tags(parts: PlantParts, link: cfg.OpcUaLink) -> Any:  # noqa: ANN401
-    """Which node is which signal."""
+def opcua_tags(parts: PlantParts, link: cfg.OpcUaLink, time_scale: float = 1.0) -> Any:  # noqa: ANN401
+    """Which node is which signal.
+
+    Args:
+        parts: the plant.
+        link: the section of the configuration.
+        time_scale: plant seconds per wall second.
+
+    Raises:
+        ConfigError: an address that cannot be read, or a distance in another unit than the output.
+    """
     from steadyhand.adapters.opcua.tags import read_tag_map
 
     units = {signal.name: signal.unit for signal in (*parts.plant.observations, *parts.outputs)}
@@ -188,6 +198,12 @@ def opcua_tags(parts: PlantParts, link: cfg.OpcUaLink) -> Any:  # noqa: ANN401
             entry["feedback"] = {"address": tag.feedback, "unit": tag.unit or units[name]}
         if tag.participation is not None:
             entry["participation"] = {"address": tag.participation}
+        if tag.follow_tolerance is not None and tag.follow_time is not None and name in units:
+            try:
+                entry["follow_tolerance"] = magnitude(tag.follow_tolerance, units[name])
+            except ValueError as error:
+                raise ConfigError(f"outputs.{name}.follow_tolerance: {error}") from None
+            entry["follow_time_s"] = tag.follow_time / time_scale
         outputs[name] = entry
     shake = {
         role: {"address": node}
@@ -231,10 +247,12 @@ def make_safety(config: cfg.Config, parts: PlantParts) -> "SafetyChain":
     return SafetyChain(inner, limits, model.backup)
 
 
-def make_image_judge(parts: PlantParts) -> ImageJudge:
+def make_image_judge(config: cfg.Config, parts: PlantParts) -> ImageJudge:
     """Each measurement by itself, then all of them against each other."""
     signals = parts.plant.observations
-    fresh = Freshness(signals, FreshnessSettings(max_repeats=1))
+    tags = config.link.signals if isinstance(config.link, cfg.OpcUaLink) else {}
+    sentinels = {name: tuple(tag.sentinels) for name, tag in tags.items() if tag.sentinels}
+    fresh = Freshness(signals, FreshnessSettings(sentinels=sentinels, max_repeats=1))
     return CrossChecked(fresh, signals, parts.kind.relations(parts.parameters))
 
 

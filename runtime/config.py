@@ -114,6 +114,20 @@ class OutputTag(Tag):
         default=None,
         description="Boolean: false while the plant keeps this output to itself; default: never",
     )
+    follow_tolerance: str | None = Field(
+        default=None,
+        description="largest distance of the feedback from the command that counts as following, "
+        "such as 20 kW; default: any",
+    )
+    follow_time: PlantTime | None = Field(
+        default=None, description="plant time after which not following is ACT_NOFOLLOW"
+    )
+
+    @model_validator(mode="after")
+    def _follows(self) -> "OutputTag":
+        if (self.follow_tolerance is None) != (self.follow_time is None):
+            raise refuse("CFG_MISSING", "follow_tolerance and follow_time go together: give both")
+        return self
 
 
 class Handshake(Section):

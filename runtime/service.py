@@ -173,7 +173,7 @@ class Service:
         self._hasten = idle.hasten
         loop_parts = Parts(
             link=self.link,
-            image_judge=assemble.make_image_judge(parts),
+            image_judge=assemble.make_image_judge(config, parts),
             policy=self.policy,
             gate=gate,
             modes=self.modes,

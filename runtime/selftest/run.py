@@ -24,7 +24,7 @@ def table(config: Config, parts: PlantParts) -> list[Row]:
     """Every row that applies to this plant and its configuration."""
     tables = (table_wire, table_sensors, table_inside, table_pairs)
     rows = [row for one in tables for row in one.rows(parts)]
-    rows += table_sensors.declared(config, parts)
+    rows += [*table_wire.declared(config, parts), *table_sensors.declared(config, parts)]
     numbers = [row.id for row in rows]
     doubled = sorted({number for number in numbers if numbers.count(number) > 1})
     if doubled:

@@ -7,6 +7,7 @@ from typing import Any
 from steadyhand.adapters.sim.chaos_proxy import Trick, Way
 from steadyhand.controllers.frames import Source
 from steadyhand.runtime.assemble import PlantParts
+from steadyhand.runtime.config import Config, OpcUaLink
 from steadyhand.runtime.selftest.rows import Place, Row, Wire
 from steadyhand.runtime.selftest.wire import Site
 
@@ -14,6 +15,39 @@ _FALLBACK, _HOLD, _SAFE, _OFF = Source.FALLBACK, Source.HOLD, Source.SAFE, Sourc
 _DOWN = ("LINK_DOWN", "LINK_TIMEOUT")
 _BLIP = (*_DOWN, "RECOVERED")
 """A link that is back within a tick is only told to be back."""
+
+
+def declared(config: Config, parts: PlantParts) -> Iterator[Row]:
+    """Rows for what the configuration itself says of outputs."""
+    if not isinstance(config.link, OpcUaLink):
+        return
+    for name, tag in config.link.outputs.items():
+        if tag.follow_time is None:
+            continue
+        column = parts.outputs.index(name)
+        low, high = float(parts.outputs.low[column]), float(parts.outputs.high[column])
+        periods = tag.follow_time / parts.plant.period_s
+        yield _row(
+            f"F2.{name}.declared",
+            f"{name}: the actuator does not move any more while a person overrides the output",
+            _stuck_under_override(name, low, high),
+            ("ACT_NOFOLLOW",),
+            _FALLBACK,
+            Wire.ANY,
+            latch="?OBS_XCHECK",
+            within_s=10.0 + periods,
+        )
+
+
+def _stuck_under_override(name: str, low: float, high: float) -> Callable[[Site], None]:
+    def do(site: Site) -> None:
+        site.plant_op("fault", fault={"signal": name, "kind": "ignored"})
+        here = site.plant.side.truth()["applied"][name]
+        far = 0.75 * low + 0.25 * high if here > 0.5 * (low + high) else 0.25 * low + 0.75 * high
+        site.ask("override", output=name, value=far, reason="selftest", for_s=86_400.0)
+        site.overridden.add(name)
+
+    return do
 
 
 def rows(parts: PlantParts) -> Iterator[Row]:

@@ -22,6 +22,8 @@ HANDSHAKE = {
 }
 JUDGED = ("sentinels",)
 """What a configuration says of a measurement besides where it is."""
+FOLLOWED = ("follow_tolerance", "follow_time")
+"""What it says of an output."""
 PATIENT = 100_000
 """Hand-overs a day; a plant's own number would end a test of all its faults within minutes."""
 SLOWEST_ANSWER_S = 1.0
@@ -71,10 +73,12 @@ def write_config(
         "source": "plant",
         "time_scale": parts.plant.period_s / wall_period_s,
     }
-    own = data["link"].get("signals", {})
+    own, outputs = (data["link"].get(key, {}) for key in ("signals", "outputs"))
     data["link"] = _link(parts, folder, plant, port, wall_period_s)
     for name, tag in data["link"]["signals"].items():
         tag |= {key: own[name][key] for key in JUDGED if key in own.get(name, {})}
+    for name, tag in data["link"]["outputs"].items():
+        tag |= {key: outputs[name][key] for key in FOLLOWED if key in outputs.get(name, {})}
     section = loaded.config.bundle
     if bundle is not None:
         data["bundle"] = {"file": str(bundle[0]), "trusted_keys": str(bundle[1])}

@@ -74,6 +74,8 @@ class Site:
         self._losses: deque[float] = deque()
         self._others: list[PlantProcess] = []
         self.withdrawals = 0
+        self.overridden: set[str] = set()
+        """Outputs that a row has overridden."""
         self.renew = False
         """Can only a restart put the plant's server right?"""
         self.runtime: subprocess.Popen[bytes] | None = None
@@ -297,6 +299,9 @@ class Site:
             self._others.pop().kill()
             self.proxy.reset()
         self.plant.side.call("reset")
+        while self.overridden:
+            with suppress(RequestError):
+                self.ask("clear-override", output=self.overridden.pop())
         if self.runtime is None or self.runtime.poll() is not None:
             self.start_runtime()
         elif self.status().get("mode", "full") != "full":
