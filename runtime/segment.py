@@ -84,22 +84,31 @@ class Segment:
         self.head = Head(index, 1, chain.link(carried, index, 0, Kind.HEADER, body))
         self.bytes = len(body)
         if self._file.exists() or self._file.is_symlink():
-            raise FileExistsError(f"{self._file} exists already")
+            if not _unbegun(self._file):
+                raise FileExistsError(f"{self._file} exists already")
+            _discard(self._file)
         _write_header(self._file, body, self.head.hash)
-        _sync_directory(directory)
-        self._connection = sqlite3.connect(
+        try:
+            _sync_directory(directory)
+            self._connection = self._connect()
+        except (sqlite3.Error, OSError):
+            _discard(self._file)
+            raise
+
+    def _connect(self) -> sqlite3.Connection:
+        connection = sqlite3.connect(
             self._file, isolation_level=None, check_same_thread=False, timeout=1.0
         )
         try:
-            self._connection.execute("PRAGMA synchronous=FULL")  # on disk when a commit returns
-            self._connection.execute("SELECT max(n) FROM record").fetchone()  # makes the WAL file
+            connection.execute("PRAGMA synchronous=FULL")  # on disk when a commit returns
+            connection.execute("SELECT max(n) FROM record").fetchone()  # makes the WAL file
             files = (self._file, self._file.with_name(self._file.name + "-wal"))
             self._seen = {file: (file.stat().st_ino, file.stat().st_size) for file in files}
         except (sqlite3.Error, OSError):
-            self.abandon()
-            with suppress(OSError):  # it holds a header only: harmless if it stays
-                self._file.unlink()
+            with suppress(sqlite3.Error):
+                connection.close()
             raise
+        return connection
 
     def append(self, batch: Sequence[tuple[Kind, bytes]]) -> None:
         """Append (kind, body) records in one transaction; all or none.
@@ -166,6 +175,8 @@ def resume(directory: Path) -> Resume:
         segments = []
     if not segments:
         return Resume(0, None, "start", "first segment", 0)
+    if len(segments) > 1 and _overtaken(segments[-1][1], segments[-2][1]):
+        _discard(segments.pop()[1])
     _seal_leftovers([path for _, path in segments[:-1]])
     index, file = segments[-1]
     sequence = _next_sequence([path for _, path in segments])
@@ -211,6 +222,44 @@ def _seal_leftovers(files: list[Path]) -> None:
                 closing(sqlite3.connect(file, isolation_level=None)) as connection,
             ):
                 connection.execute("PRAGMA journal_mode=DELETE")
+
+
+def _unbegun(file: Path) -> bool:
+    """Does this segment hold nothing but its header? Then nothing is lost with it."""
+    try:
+        with closing(chain.open_readonly(file)) as connection:
+            kinds = connection.execute("SELECT kind FROM record LIMIT 2").fetchall()
+    except (*chain.UNREADABLE, JournalError):
+        return False
+    return kinds == [(int(Kind.HEADER),)]
+
+
+def _overtaken(file: Path, before: Path) -> bool:
+    """Was this segment given up as it was made, and the one before it written on?
+
+    So it is where the disk failed between its name and its first record, and where a power cut
+    then brought the name back.
+    """
+    if not _unbegun(file):
+        return False
+    try:
+        with closing(chain.open_readonly(file)) as connection:
+            header = chain.read_header(connection)
+        with closing(chain.open_readonly(before)) as connection:
+            records = chain.last_rows(connection, 0)[-1][0] + 1
+        carried = (header.get("previous") or {}).get("records")
+        return chain.taken_over(header) is None and carried is not None and carried < records
+    except (*chain.UNREADABLE, JournalError, LookupError, TypeError, AttributeError):
+        return False
+
+
+def _discard(file: Path) -> None:
+    """Remove a segment without records, as far as the disk lets us."""
+    for path in (file, *companions(file)):
+        with suppress(OSError):
+            path.unlink(missing_ok=True)
+    with suppress(OSError):
+        _sync_directory(file.parent)
 
 
 def _write_header(file: Path, body: bytes, digest: bytes) -> None:

@@ -26,6 +26,7 @@ from steadyhand.runtime.journal import Journal, Limits, own_event
 from steadyhand.runtime.metrics import Identity, Metrics
 from steadyhand.runtime.reader import JournalReader
 from steadyhand.runtime.record import TickRecord
+from steadyhand.runtime.segment import Segment
 from tests.support.records import (
     LAYOUT,
     fresh_recorder,
@@ -144,6 +145,7 @@ def test_a_segment_that_cannot_be_made_is_no_loss(tmp_path):
         (tmp_path / "00000002.sqlite").mkdir()
         record_ticks(recorder, 200)
         eventually(lambda: journal.status.ticks == 200)
+        eventually(lambda: recorder.events.head > 0)  # it has told so
         assert journal.status.head.segment == 1
         (tmp_path / "00000002.sqlite").rmdir()
     events = [event.event for event in JournalReader(tmp_path).events()]
@@ -201,6 +203,25 @@ def test_a_segment_left_open_by_a_cut_is_sealed_by_the_next_start(tmp_path):
         assert not list(cut.glob("00000001.sqlite-*"))
     assert verify(cut).ok
     assert [tick.sequence for tick in JournalReader(cut).ticks()] == list(range(10))
+
+
+def test_a_segment_given_up_as_it_was_made_does_not_break_the_chain(tmp_path):
+    """Its name came back with a power cut, after the one before it had been written on."""
+    recorder = fresh_recorder()
+    with Journal(tmp_path, recorder, QUICK) as journal:
+        record_ticks(recorder, 5)
+        eventually(lambda: journal.status.ticks == 5)
+        assert journal._segment is not None
+        Segment(tmp_path, 2, journal._segment.carried(), journal._about).abandon()
+        record_ticks(recorder, 5)
+        eventually(lambda: journal.status.ticks == 10)
+    assert not verify(tmp_path).ok
+    recorder = fresh_recorder()
+    with Journal(tmp_path, recorder, QUICK):
+        record_ticks(recorder, 2)
+    result = verify(tmp_path)
+    assert result.ok, result.problems
+    assert [tick.sequence for tick in JournalReader(tmp_path).ticks()] == list(range(12))
 
 
 def test_second_writer_is_refused_and_the_first_unharmed(tmp_path):
