@@ -1,12 +1,10 @@
-"""A process that records as fast as it is told to, for tests that kill it or fill its disk.
+"""A process that records as fast as it is told to, for tests that kill it.
 
-    python -m tests.support.journal_child DIRECTORY PERIOD_S SEGMENT_BYTES
-
-Each line it prints is "handed SEQUENCE" or "synced TICKS SEGMENT RECORDS HASH", written at once.
+Each line it writes is "started SECONDS", "handed SEQUENCE TIME" or "synced SEGMENT RECORDS HASH",
+written at once; whoever kills it reads what is left in the pipe.
 """
 
 import os
-import sys
 import time
 from pathlib import Path
 
@@ -14,21 +12,29 @@ from steadyhand.runtime.journal import Journal, Limits
 from tests.support.records import fresh_recorder, record_ticks
 
 
-def main() -> None:
-    directory, period_s, segment_bytes = Path(sys.argv[1]), float(sys.argv[2]), int(sys.argv[3])
+def run(directory: Path, period_s: float, segment_bytes: int, keep_bytes: float, fd: int) -> None:
+    """Record until killed.
+
+    Args:
+        directory: of the journal.
+        period_s: between two ticks.
+        segment_bytes: size at which it rotates.
+        keep_bytes: size beyond which it purges.
+        fd: where the lines go.
+    """
     recorder = fresh_recorder()
-    journal = Journal(directory, recorder, Limits(segment_bytes=segment_bytes)).start()
+    limits = Limits(segment_bytes=segment_bytes, keep_bytes=keep_bytes)
+    os.write(fd, b"begins\n")
+    begun = time.monotonic()
+    journal = Journal(directory, recorder, limits).start()
+    os.write(fd, f"started {time.monotonic() - begun}\n".encode())
     told = None
     while True:
         record_ticks(recorder, 1)
-        os.write(1, f"handed {recorder.sequence - 1} {time.monotonic()}\n".encode())
+        os.write(fd, f"handed {recorder.sequence - 1} {time.monotonic()}\n".encode())
         head = journal.status.head
         if head != told:
             told = head
-            line = f"synced {head.segment} {head.records} {head.hash.hex()} {time.monotonic()}\n"
-            os.write(1, line.encode())
+            line = f"synced {head.segment} {head.records} {head.hash.hex()}\n"
+            os.write(fd, line.encode())
         time.sleep(period_s)
-
-
-if __name__ == "__main__":
-    main()
