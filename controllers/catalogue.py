@@ -13,7 +13,7 @@ from steadyhand.controllers.errors import ConfigError
 from steadyhand.controllers.heuristics.thermal_storage import STRATEGIES, ThermalStorageHeuristic
 from steadyhand.controllers.plants.parameters import parameter_table
 from steadyhand.controllers.plants.plant import Plant
-from steadyhand.controllers.plants.thermal_storage import ThermalStorage
+from steadyhand.controllers.plants.thermal_storage import ThermalStorage, reconstruct
 from steadyhand.controllers.plants.thermal_storage_parameters import ICE
 from steadyhand.controllers.plants.thermal_storage_relations import relations
 from steadyhand.controllers.plants.thermal_storage_safety import ThermalStorageSafety
@@ -39,6 +39,10 @@ class PlantKind:
     """What binds the plant's measurements together."""
     safe_action: Callable[[Any], Vector]
     """(n_u,) set-point in which the plant is left when nothing better is known."""
+    reconstruct: Callable[[Vector], tuple[Vector, Vector]] | None = None
+    """State and disturbances that a measurement tells; None: the plant cannot be told from it."""
+    held: tuple[str, ...] = ()
+    """Measurements that keep what was before, such as a day's peak: no answer to a step."""
 
 
 def parameters_with(kind: PlantKind, changes: Mapping[str, float]) -> Any:  # noqa: ANN401
@@ -84,6 +88,8 @@ PLANTS: Mapping[str, PlantKind] = {
         heuristics={name: _thermal_storage_heuristic(name) for name in STRATEGIES},
         relations=relations,
         safe_action=lambda parameters: np.zeros(1),
+        reconstruct=reconstruct,
+        held=("peak_power_kw",),
     ),
 }
 """Every plant by its id."""

@@ -168,6 +168,7 @@ def complete() -> typer.Typer:
     """The command line with every part of it."""
     from steadyhand.runtime import (
         cli_bundle,
+        cli_commission,
         cli_demo,
         cli_evidence,
         cli_operator,
@@ -179,6 +180,7 @@ def complete() -> typer.Typer:
 
     for part in (
         cli_bundle,
+        cli_commission,
         cli_demo,
         cli_evidence,
         cli_operator,

@@ -262,6 +262,17 @@ class ThermalStorage:
         return compressor + pumps
 
 
+def reconstruct(values: Array) -> tuple[Array, Array]:
+    """State (…, 4) and disturbances (…, 19) told by a measurement (…, 24) at a window's start."""
+    energy, load, outdoor, price = (values[..., i] for i in range(4))
+    state = np.stack(
+        [energy, values[..., 5], 0.0 * energy, values[..., 6] * 3600.0],
+        -1,
+    )
+    now = np.stack([load, outdoor, price], -1)
+    return state, np.concatenate([now, values[..., 8:]], -1)
+
+
 def output_signals(p: ThermalStorageParameters) -> SignalSet:
     """The one manipulated variable; the valve crosses its range in about two minutes."""
     return SignalSet(

@@ -1,0 +1,99 @@
+"""Commissioning: does this plant answer as its model says?"""
+
+import json
+import sys
+from dataclasses import asdict
+from math import isnan
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
+
+from steadyhand.controllers.errors import ConfigError
+from steadyhand.runtime.chain import plain
+from steadyhand.runtime.check import check
+from steadyhand.runtime.cli import AsJson, ConfigFile
+from steadyhand.runtime.exits import Exit
+from steadyhand.runtime.response_test import TestReport, TestSettings, response_test
+from steadyhand.runtime.responses import GOOD
+from steadyhand.runtime.terminal import must_write, named_file, show
+
+commission_app = typer.Typer(no_args_is_help=True, help="Bring a plant into service.")
+_USUAL = TestSettings()
+
+
+def register(app: typer.Typer) -> None:
+    """Add `steadyhand commission …`."""
+    app.add_typer(commission_app, name="commission")
+
+
+@commission_app.callback()
+def _group() -> None:
+    """Bring a plant into service: docs/commission.md."""
+
+
+@commission_app.command("response-test")
+def response_test_command(
+    config: ConfigFile,
+    output: Annotated[
+        list[str] | None, typer.Option(help="Only this output; may be repeated.")
+    ] = None,
+    step: Annotated[
+        float, typer.Option(min=0.005, max=0.25, help="Step each way, share of the range.")
+    ] = _USUAL.step,
+    periods: Annotated[
+        int, typer.Option(min=8, max=200, help="Control periods per output.")
+    ] = _USUAL.periods,
+    patience: Annotated[
+        float, typer.Option(min=1.0, max=3600.0, help="Seconds to wait for link and grant.")
+    ] = _USUAL.patience_s,
+    out: Annotated[Path | None, typer.Option("--out", help="File for the result, JSON.")] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="The operator watches; do not ask.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Move each output a little and compare what every measurement does with the model.
+
+    The runtime must be stopped, the plant grants control, the operator watches. Ends at the first
+    output whose measurements answer wrongly.
+    """
+    loaded, problems = check(config, bundle=False)
+    if problems or loaded is None:
+        raise ConfigError("\n".join(problem.text(str(config)) for problem in problems))
+    if out is not None:
+        must_write(out)
+    settings = TestSettings(step, periods, patience, tuple(output or ()))
+    if not yes:
+        typer.confirm(
+            f"Outputs of {loaded.config.name} will be moved by {step:.1%} of their range, "
+            f"{periods} periods each. Does the operator watch?",
+            abort=True,
+        )
+    report = response_test(loaded, settings, _say)
+    data = {
+        "passed": report.passed,
+        "problems": list(report.problems),
+        "responses": [plain(asdict(item)) for item in report.responses],
+    }
+    if out is not None:
+        with named_file(out):
+            out.write_text(json.dumps(data, indent=2, allow_nan=False) + "\n", "utf-8")
+    show(data, as_json, _table(report))
+    raise typer.Exit(Exit.DONE if report.passed else Exit.FAILED)
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(f"{text}\n")
+
+
+def _table(report: TestReport) -> Group:
+    table = Table("output", "measurement", "answer", "times the model", "what it means")
+    for item in report.responses:
+        slope = "" if isnan(item.slope) else f"{item.slope:.2f} ± {item.error:.2f}"
+        table.add_row(item.output, item.signal, item.answer, slope, item.text)
+    wrong = [item for item in report.responses if item.answer not in GOOD]
+    told = [*report.problems, *(f"{item.signal}: {item.answer}: {item.text}" for item in wrong)]
+    end = "passed" if report.passed else "NOT passed: do not go on before this is right"
+    return Group(table, Text("\n".join([*told, end])))

@@ -1,0 +1,258 @@
+"""The response test: each output is moved a little, within its limits, while the operator watches.
+
+Every command goes through the safety filter, as in service; the plant has to grant control and can
+take it back at any moment; at the end, whatever the end is, it has its own control back.
+"""
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from steadyhand.controllers.errors import ConfigError, LinkError
+from steadyhand.controllers.frames import LinkState, Observation, Sent, Source
+from steadyhand.controllers.reasons import ReasonCode
+from steadyhand.controllers.signals import Vector
+from steadyhand.controllers.trust.freshness import Freshness, FreshnessSettings
+from steadyhand.runtime import assemble
+from steadyhand.runtime.config import Loaded, OpcUaLink
+from steadyhand.runtime.events import EFFECTS, Situation, describe
+from steadyhand.runtime.journal import take_lock
+from steadyhand.runtime.responses import GOOD, Answer, Response, Sample, judge
+
+PATTERN = (1.0, -1.0, -1.0, 1.0)
+"""Steps up and down that neither a drift nor a trend is taken for."""
+_OFF = 0.1
+"""Share of a period by which a sample's may be longer or shorter."""
+PLAIN_FAULTS = frozenset({ReasonCode.OBS_REPEAT, ReasonCode.OBS_STUCK, ReasonCode.OBS_RATE})
+"""What may be in a first image without a tag being wrong."""
+
+
+@dataclass(frozen=True, slots=True)
+class TestSettings:
+    """How the test is done."""
+
+    __test__ = False  # not one of pytest's
+
+    step: float = 0.05
+    """Share of an output's range by which it is moved each way."""
+    periods: int = 12
+    """Control periods per output."""
+    patience_s: float = 60.0
+    """Wall seconds to wait for the link and for the plant's grant."""
+    outputs: tuple[str, ...] = ()
+    """Which outputs; all when empty."""
+
+
+@dataclass(frozen=True, slots=True)
+class TestReport:
+    """What came of it."""
+
+    __test__ = False
+
+    responses: tuple[Response, ...]
+    problems: tuple[str, ...]
+    """Why the test was not done, or not to its end."""
+
+    @property
+    def passed(self) -> bool:
+        """Is every tag right, as far as this test can tell?"""
+        return not self.problems and all(item.answer in GOOD for item in self.responses)
+
+
+def response_test(
+    loaded: Loaded, settings: TestSettings, say: Callable[[str], None] = lambda text: None
+) -> TestReport:
+    """Move each output and judge every measurement.
+
+    Args:
+        loaded: the configuration, passed by the pre-flight.
+        settings: how.
+        say: told what happens, line by line, for the operator who watches.
+
+    Raises:
+        ConfigError: the plant cannot be tested so, or an output does not exist.
+        JournalError: a runtime drives this plant; it must be stopped first.
+        LinkError: the plant does not answer, or does not grant control, in time.
+    """
+    parts = assemble.make_plant(loaded)
+    if not isinstance(loaded.config.link, OpcUaLink):
+        raise ConfigError("link.kind is sim: a response test is for a plant behind OPC UA")
+    if parts.kind.reconstruct is None:
+        raise ConfigError(f"plant {parts.kind.id}: its state cannot be told from measurements")
+    names = settings.outputs or parts.outputs.names
+    for name in names:
+        parts.outputs.index(name)
+    lock = take_lock(loaded.path(loaded.config.journal.directory))
+    test = _Test(loaded, parts, settings, say)
+    try:
+        return test.run(names)
+    finally:
+        test.link.close()
+        os.close(lock)
+        say("the plant has its own control back")
+
+
+class _Test:
+    """One test under way."""
+
+    def __init__(
+        self,
+        loaded: Loaded,
+        parts: assemble.PlantParts,
+        settings: TestSettings,
+        say: Callable[[str], None],
+    ) -> None:
+        self._parts, self._settings, self._say = parts, settings, say
+        config = loaded.config
+        self.link = assemble.make_link(loaded, parts)
+        self._clock = assemble.make_clock(config, self.link)
+        self._safety = assemble.make_safety(config, parts)
+        self._handshake = assemble.make_handshake(config, parts)
+        self._judge = Freshness(parts.plant.observations, FreshnessSettings(max_repeats=1))
+        n_u = len(parts.outputs)
+        self._sent = Sent(np.full(n_u, np.nan), 0, 0.0, written=False)
+        self._image = -1
+
+    def run(self, names: Sequence[str]) -> TestReport:
+        """Look, ask for control, move one output after the other."""
+        self.link.open()
+        problems = self._look()
+        if problems:
+            return TestReport((), tuple(problems))
+        self._ask()
+        responses: list[Response] = []
+        for name in names:
+            try:
+                found = self._move(name)
+            except LinkError as error:
+                return TestReport(tuple(responses), (str(error),))
+            responses += found
+            wrong = [item for item in found if item.answer not in GOOD]
+            for item in wrong:
+                self._say(f"{item.signal}: {item.answer}: {item.text}")
+            if not any(item.answer is Answer.RIGHT for item in found[1:]):
+                text = f"{name}: no measurement answers it in the model here; try at another hour"
+                return TestReport(tuple(responses), (text,))
+            if wrong:
+                break  # nothing else is moved on a plant that answers wrongly
+        return TestReport(tuple(responses), ())
+
+    def _look(self) -> list[str]:
+        """A first image: every measurement there, and in its range. Nothing is moved for it."""
+        until_s = time.monotonic() + self._settings.patience_s
+        while (seen := self._next()).link is not LinkState.UP:
+            if time.monotonic() > until_s:
+                why = "; ".join(fault.text for fault in seen.faults) or str(seen.link)
+                raise LinkError(f"the link did not come up: {why}")
+        found = (*seen.faults, *self._judge.check(seen))
+        return [
+            f"{fault.code}: {describe(fault, EFFECTS[fault.code, Situation.WATCHING].alarm)}: "
+            "nothing was moved; correct the tag, its unit or its sign first"
+            for fault in found
+            if fault.signal in self._parts.plant.observations.names
+            and fault.code not in PLAIN_FAULTS
+        ]
+
+    def _ask(self) -> None:
+        """Ask for control with the heartbeat alone, until the plant grants it."""
+        self._say("asking the plant for control")
+        until_s = time.monotonic() + self._settings.patience_s
+        while True:
+            seen = self._next()
+            faults = self._handshake.permit(seen, True, seen.time_s)
+            if not self._handshake.obstacle:
+                self._say("granted")
+                return
+            if time.monotonic() > until_s:
+                why = "; ".join(fault.text for fault in faults) or "it does not grant control"
+                raise LinkError(f"the plant was asked for control: {why}")
+            self.link.write(seen.applied, Source.HANDS_OFF)
+            self._handshake.told(None, seen.time_s)
+
+    def _move(self, name: str) -> list[Response]:
+        """Move one output around where it is.
+
+        Raises:
+            LinkError: control was lost, or the limits leave no room.
+        """
+        outputs, column = self._parts.outputs, self._parts.outputs.index(name)
+        size = self._settings.step * (outputs.high[column] - outputs.low[column])
+        before = self._next()
+        rest = self._rest(before, column, size)
+        samples: list[Sample] = []
+        periods, period_s = self._settings.periods, self._parts.plant.period_s
+        unit = outputs.signals[column].unit
+        for turn in range(2 * periods):
+            wanted = rest.copy()
+            wanted[column] += size * PATTERN[turn % len(PATTERN)]
+            command = self._command(before, wanted)
+            after = self._next()
+            # the model speaks of one whole period: one that came late or twice is not compared
+            if abs(after.time_s - before.time_s - period_s) < _OFF * period_s:
+                samples.append(Sample(before.values, command, after.values, after.applied))
+                self._say(
+                    f"{name}: period {len(samples)} of {periods}: {command[column]:.4g} {unit}, "
+                    f"the plant applies {after.applied[column]:.4g}"
+                )
+            before = after
+            if len(samples) == periods:
+                break
+        else:
+            raise LinkError(
+                f"{name}: only {len(samples)} of {2 * periods} periods were whole: the plant's "
+                "images or this machine are too slow for the period"
+            )
+        room = float(np.ptp([sample.command[column] for sample in samples]))
+        if room < 0.5 * size:
+            raise LinkError(f"{name}: the limits leave no room for steps here; try another time")
+        reconstruct = self._parts.kind.reconstruct
+        assert reconstruct is not None  # noqa: S101  (asked before)
+        held = self._parts.kind.held
+        return judge(self._parts.plant, reconstruct, outputs, name, rest, samples, held)
+
+    def _rest(self, seen: Observation, column: int, size: float) -> Vector:
+        """Where the outputs are, but in the middle half of what the limits allow now: there has to
+        be room for steps both ways until the last of them.
+        """
+        outputs, ends = self._parts.outputs, []
+        for end in (outputs.low[column], outputs.high[column]):
+            wanted = seen.applied.copy()
+            wanted[column] = end
+            ends.append(float(self._safety.certify(seen, wanted, self._sent).action[column]))
+        rest = seen.applied.copy()
+        margin = max(0.25 * (ends[1] - ends[0]), 2.0 * size)
+        low, high = ends[0] + margin, ends[1] - margin
+        rest[column] = min(max(rest[column], low), high) if low <= high else 0.5 * (low + high)
+        return rest
+
+    def _command(self, seen: Observation, wanted: Vector) -> Vector:
+        """Certify and write one command; what was sent.
+
+        Raises:
+            LinkError: the plant has taken itself back, or nothing was written.
+        """
+        faults = self._handshake.permit(seen, True, seen.time_s)
+        self._handshake.settle(Source.FALLBACK, seen.time_s)
+        certified = self._safety.certify(
+            seen, self._handshake.follow(wanted, seen.applied), self._sent
+        )
+        certified = self._handshake.keep(certified, seen.applied)
+        if not self._handshake.may_write:
+            told = [*(f.text for f in faults), *(f.text for f in certified.faults)]
+            raise LinkError(f"stopped: control was lost: {'; '.join(told) or 'taken back'}")
+        self._sent = self.link.write(certified.action, Source.FALLBACK)
+        if not self._sent.written:
+            why = "; ".join(fault.text for fault in self._sent.faults)
+            raise LinkError(f"stopped: a command was not written: {why}")
+        self._handshake.told(self._sent.action, seen.time_s)
+        return self._sent.action
+
+    def _next(self) -> Observation:
+        """The image of the next period."""
+        beat = self._clock.wait(self._image)
+        seen = self.link.read(beat.now_s)
+        self._image = seen.sequence
+        return seen
