@@ -403,7 +403,7 @@ class _Verifier:
                             self._count(index, n, kind, body, before, digest)
                         except _NOT_SAID_BY_US as error:
                             self._bad(index, n - 1, f"was not written by this program: {error}")
-        except (sqlite3.Error, JournalError, ValueError, OverflowError) as error:
+        except (sqlite3.Error, JournalError, ValueError, OverflowError, struct.error) as error:
             self._bad(index, n, f"cannot be read: {error}")
             return None, 0
         return end, n - end.records if end else 0

@@ -25,8 +25,9 @@ HANG_S = 1.0
 RESULTS = ROOT / "tests" / "fuzz" / "results" / "fuzz.json"
 SHARES = {
     # what is slow gets fewer; the rest is shared equally
-    "config": 0.05, "opcua_link": 0.0005, "scada_bytes": 0.01, "panel_http": 0.02,
-    "metrics_http": 0.03, "operator_socket": 0.02, "journal": 0.02, "quantity": 0.02,
+    "config": 0.05, "opcua_link": 0.0005, "scada_bytes": 0.01, "scada_requests": 0.005,
+    "panel_http": 0.02, "metrics_http": 0.03, "operator_socket": 0.02, "journal": 0.02,
+    "quantity": 0.02,
 }  # fmt: skip
 
 
@@ -82,7 +83,9 @@ def fuzz(name: str, inputs: int, seed: int, seconds: float) -> dict[str, Any]:
     return found
 
 
-WAITING = frozenset({"opcua_link", "operator_socket", "panel_http", "metrics_http", "scada_bytes"})
+WAITING = frozenset(
+    {"opcua_link", "operator_socket", "panel_http", "metrics_http", "scada_bytes", "scada_requests"}
+)
 """Targets behind a real socket: there the time on the wall counts."""
 
 

@@ -19,7 +19,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from asyncua import ua
+from asyncua import Client, ua
 from asyncua.common.utils import Buffer
 from asyncua.ua.ua_binary import struct_from_binary, struct_to_binary
 
@@ -663,32 +663,53 @@ def _journal() -> Target:
 # -- OPC UA: what a client sends to our own server -------------------------------------------------
 
 
-def _scada() -> Target:
-    """Bytes of a stranger, before anybody has logged in."""
-    from steadyhand.runtime.scada.server import ScadaServer, ScadaSettings
-    from steadyhand.runtime.scada.snapshot import Site
-    from tests.support.records import LAYOUT
-    from tests.support.scada_rig import ScadaFiles
+class OwnServer:
+    """Our own OPC UA server, and a stranger who talks to it."""
 
-    stack = ExitStack()
-    folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fuzz")))
-    files = ScadaFiles(folder / "scada")
-    stand = stack.enter_context(Stand())
-    settings = ScadaSettings(
-        "127.0.0.1", 0, files.server, files.folder / "server_key.pem", files.trusted, files.users
-    )
-    site = Site("small", "tank", "1", 900.0, 9000.0, LAYOUT, None)
-    server = ScadaServer(settings, site, stand.desk, stand.recorder, lambda: None, lambda: (1, 1))
-    server.open()
-    stack.callback(server.close)
-    host, port = server.url.removeprefix("opc.tcp://").split("/")[0].split(":")
-    recorded: list[bytes] = []
+    def __init__(self, stack: ExitStack) -> None:
+        from steadyhand.runtime.scada.server import ScadaServer, ScadaSettings
+        from steadyhand.runtime.scada.snapshot import Site
+        from tests.support.records import LAYOUT
+        from tests.support.scada_rig import ScadaFiles
 
-    async def endpoints(record: bool) -> int:
-        from asyncua import Client
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fuzz")))
+        files = ScadaFiles(folder / "scada")
+        stand = stack.enter_context(Stand())
+        key = files.folder / "server_key.pem"
+        settings = ScadaSettings("127.0.0.1", 0, files.server, key, files.trusted, files.users)
+        site = Site("small", "tank", "1", 900.0, 9000.0, LAYOUT, None)
+        made = ScadaServer(settings, site, stand.desk, stand.recorder, lambda: None, lambda: (1, 1))
+        made.open()
+        stack.callback(made.close)
+        self.url = made.url
+        host, port = self.url.removeprefix("opc.tcp://").split("/")[0].split(":")
+        self.address = (host, int(port))
+        deadline = time.monotonic() + 30.0
+        while not self.serves():
+            assert time.monotonic() < deadline, "the server does not come up"
+            time.sleep(0.1)
 
-        client = Client(server.url, timeout=1.0)
-        if record:
+    def serves(self) -> bool:
+        """Does it answer a sound client within a second?"""
+        with suppress(Exception):
+            client = Client(self.url, timeout=1.0)
+            return len(asyncio.run(client.connect_and_get_server_endpoints())) > 0
+        return False
+
+    def is_well(self) -> None:
+        """Connections without a log-in are limited: the last ones may have to go first."""
+        for _ in range(3):
+            if self.serves():
+                return
+            time.sleep(0.3)
+        raise AssertionError("the server does not answer a sound client any more")
+
+    def record(self) -> list[bytes]:
+        """What a sound client sends."""
+        kept: list[bytes] = []
+
+        async def ask() -> None:
+            client = Client(self.url, timeout=1.0)
             make = client.uaclient._make_protocol
 
             def recording() -> Any:
@@ -696,68 +717,116 @@ def _scada() -> Target:
                 made = protocol.connection_made
 
                 def connected(transport: Any) -> None:
-                    write = transport.write
                     made(transport)
-                    protocol.transport = Recorder(transport, write, recorded)
+                    protocol.transport = Recorder(transport, kept)
 
                 protocol.connection_made = connected
                 return protocol
 
             client.uaclient._make_protocol = recording
-        return len(await client.connect_and_get_server_endpoints())
+            await client.connect_and_get_server_endpoints()
 
-    def serves() -> bool:
-        with suppress(Exception):
-            return asyncio.run(endpoints(False)) > 0
-        return False
+        asyncio.run(ask())
+        return kept
 
-    deadline = time.monotonic() + 30.0
-    while not serves():
-        assert time.monotonic() < deadline, "the server does not come up"
-        time.sleep(0.1)
-    asyncio.run(endpoints(True))
+    async def send(self, body: bytes) -> None:
+        """One request on a channel of its own; whether it is answered or cut off is all the same.
+
+        Raises:
+            TimeoutError: neither.
+        """
+        client = Client(self.url, timeout=1.0)
+        await client.connect_socket()
+        try:
+            await client.send_hello()
+            await client.open_secure_channel()
+            protocol = client.uaclient.protocol
+            number = protocol._request_id = protocol._request_id + 1
+            answer = protocol._callbackmap[number] = asyncio.get_running_loop().create_future()
+            kind = ua.MessageType.SecureMessage
+            encode_ = protocol._connection.message_to_binary
+            protocol.transport.write(encode_(body, message_type=kind, request_id=number))
+            with suppress(ConnectionError, ua.UaError):
+                await asyncio.wait_for(answer, 1.0)
+        finally:
+            client.disconnect_socket()
+
+
+def _scada() -> Target:
+    """Bytes of a stranger, before anybody has logged in."""
+    stack = ExitStack()
+    server = OwnServer(stack)
+    recorded = server.record()
     assert len(recorded) >= 3
 
     def run(data: bytes) -> None:
-        with socket.create_connection((host, int(port)), timeout=1.0) as sock:
+        with socket.create_connection(server.address, timeout=1.0) as sock:
             with suppress(BrokenPipeError, ConnectionResetError, TimeoutError):
                 sock.sendall(data)
                 sock.settimeout(0.02)
                 sock.recv(65536)
 
-    def after() -> None:
-        for _ in range(3):  # its connections without a log-in are limited: the last ones must go
-            if serves():
-                return
-            time.sleep(0.3)
-        raise AssertionError("the server does not answer a sound client any more")
-
     whole = b"".join(recorded)
+    words = (b"HEL", b"OPN", b"MSG", b"CLO", b"ERR", b"F", b"C", b"\xff\xff\xff\x7f", b"\x18" * 40)
+    seeds = [whole, whole, *recorded]
+    return Target("scada_bytes", seeds, run, words, server.is_well, 100, stack)
+
+
+def _requests_of_a_stranger() -> list[bytes]:
+    """Sound requests that nobody need log in for to send; one with a value in its header."""
+    read = ua.ReadRequest()
+    read.Parameters.NodesToRead = [ua.ReadValueId(NodeId=ua.NodeId(2258), AttributeId=13)]
+    browse = ua.BrowseRequest()
+    browse.Parameters.NodesToBrowse = [ua.BrowseDescription(NodeId=ua.NodeId(85))]
+    call = ua.CallRequest()
+    call.Parameters.MethodsToCall = [
+        ua.CallMethodRequest(ua.NodeId(1), ua.NodeId(2), [ua.Variant(1.5), ua.Variant(["a", "b"])])
+    ]
+    write = ua.WriteRequest()
+    write.Parameters.NodesToWrite = [
+        ua.WriteValue(NodeId=ua.NodeId(1), AttributeId=13, Value=ua.DataValue(ua.Variant(1.5)))
+    ]
+    activate = ua.ActivateSessionRequest()
+    activate.Parameters.UserIdentityToken = ua.UserNameIdentityToken(UserName="ann", Password=b"x")
+    hidden = ua.GetEndpointsRequest()
+    hidden.RequestHeader.AdditionalHeader = ua.LiteralOperand(Value=ua.Variant([1, 2, 3]))
+    every = (
+        hidden, hidden, ua.GetEndpointsRequest(), ua.FindServersRequest(), activate, read, browse,
+        ua.CreateSessionRequest(), call, write, ua.CreateSubscriptionRequest(), ua.PublishRequest(),
+    )  # fmt: skip
+    return [struct_to_binary(one) for one in every]
+
+
+def _scada_requests() -> Target:
+    """Requests of a stranger, in an open channel of the kind that serves discovery."""
+    seeds, stack = _requests_of_a_stranger(), ExitStack()
+    server = OwnServer(stack)
+
+    def run(data: bytes) -> None:
+        try:
+            asyncio.run(server.send(data))
+        except TimeoutError:  # a request that is never answered holds up nobody else
+            server.is_well()
+        except (ConnectionError, ua.UaError, OSError):
+            return  # too many of ours are open: those are limited
+
     words = (
-        b"HEL",
-        b"OPN",
-        b"MSG",
-        b"CLO",
-        b"ERR",
-        b"F",
-        b"C",
-        b"\xff\xff\xff\x7f",
-        b"\x80",
-        b"\x18" * 40,
-    )
-    return Target("scada_bytes", [whole, whole, *recorded], run, words, after, 100, stack)
+        b"\x80\xff\xff\xff\x7f", b"\x80\x00\xff\xff\xff\x7f", b"\x18" * 60, b"\xff\xff\xff\xff",
+        *(bytes([0x80 | kind]) for kind in range(26)),
+    )  # fmt: skip
+    return Target("scada_requests", seeds, run, words, server.is_well, 50, stack)
 
 
 class Recorder:
     """A transport that keeps what is written."""
 
-    def __init__(self, transport: Any, write: Any, kept: list[bytes]) -> None:
-        self._transport, self._write, self._kept = transport, write, kept
+    def __init__(self, transport: Any, kept: list[bytes]) -> None:
+        self._transport, self._kept = transport, kept
 
     def write(self, data: bytes) -> None:
         """Keep and pass on."""
         self._kept.append(bytes(data))
-        self._write(data)
+        self._transport.write(data)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._transport, name)
@@ -778,6 +847,7 @@ TARGETS: dict[str, Callable[[], Target]] = {
     "panel_http": lambda: _http("panel"),
     "metrics_http": lambda: _http("metrics"),
     "scada_bytes": _scada,
+    "scada_requests": _scada_requests,
     "people_files": _people_files,
     "journal": _journal,
 }
