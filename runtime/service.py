@@ -300,7 +300,9 @@ class Service:
             lambda: self.metrics.render(open_metrics=True),
         )
         self._open.callback(server.close)
-        server.bind()  # whoever runs a plant without seeing it should know at once
+        if self.crashes.before is None:
+            server.bind()  # whoever starts a plant without seeing it should know at once
+        # After a crash nobody is there, and control comes first: the port is tried again, and told.
         self.metrics_server = server.start()
 
     def _open_operator(self) -> None:
