@@ -126,3 +126,12 @@ def test_the_searches_find_what_they_are_for(text, search):
 )
 def test_and_nothing_else(text, search):
     assert list(search(text)) == []
+
+
+def test_the_service_manager_never_gives_up():
+    """Five quick failures, because the plant's network was late, must not be the last ones."""
+    unit = (ROOT / "deploy" / "systemd" / "steadyhand@.service").read_text("utf-8")
+    lines = [line.strip() for line in unit.splitlines()]
+    assert "StartLimitIntervalSec=0" in lines
+    assert "Restart=on-failure" in lines
+    assert not [line for line in lines if line.startswith("RestartPreventExitStatus")]

@@ -130,3 +130,21 @@ def test_codes_that_are_no_numbers_are_refused(wrong):
     problems = parsed(content)
     assert not isinstance(problems, Loaded)
     assert all("sentinels" in problem.field or problem.line for problem in problems)
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [("1e-3", 0.001), ("0010", 10.0), ("12:30", None), ("on", None), ("2026-01-01", None)],
+)
+def test_a_number_is_what_it_looks_like_or_refused(text, number):
+    """No 1e-3 that is a text, no 0010 that is eight, no 12:30 that is 750, no `on` that is 1."""
+    old = b"source: paced"
+    file = FILE.read_bytes()
+    assert old in file
+    loaded = parse_config(file.replace(old, old + f"\n  time_scale: {text}".encode()), FILE)
+    if number is None:
+        assert not isinstance(loaded, Loaded)
+        assert loaded[0].field == "clock.time_scale"
+    else:
+        assert isinstance(loaded, Loaded), loaded
+        assert loaded.config.clock.time_scale == number
