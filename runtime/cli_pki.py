@@ -22,9 +22,7 @@ app = typer.Typer(
 Folder = Annotated[Path, typer.Argument(help="Folder of the authority and its certificates.")]
 Force = Annotated[bool, typer.Option("--force", help="Replace what is there, for good.")]
 Days = Annotated[float, typer.Option(min=0.001, max=36_500, help="Days until it expires.")]
-Bits = Annotated[
-    int, typer.Option(min=2048, max=4096, help="RSA key: 2048, 3072 or 4096 bits.")
-]
+Bits = Annotated[int, typer.Option(min=2048, max=4096, help="RSA key: 2048, 3072 or 4096 bits.")]
 
 
 def register(root: typer.Typer) -> None:

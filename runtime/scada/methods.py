@@ -98,7 +98,7 @@ def _check(argument: Argument, variant: Any) -> tuple[int, str]:  # noqa: ANN401
         return _CODES.BadTypeMismatch, f"{argument.name}: one {argument.kind}, no list"
     if argument.kind == "Double":
         number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        if kind not in _NUMBERS or not number:
+        if kind not in _NUMBERS or not number or value is None:
             return _CODES.BadTypeMismatch, f"{argument.name}: a number ({argument.kind})"
         if not isfinite(value):
             return _CODES.BadOutOfRange, f"{argument.name}: a finite number"

@@ -171,7 +171,7 @@ def test_commands_of_the_runbooks_are_commands():
         text = file.read_text("utf-8")
         # at the start of a line of code, or behind && or a quote
         for line in re.findall(
-            r"(?:^ *|&& |`)steadyhand ((?:journal |bundle )?[a-z-]+)", text, re.M
+            r"(?:^ *|&& |`)steadyhand ((?:journal |bundle |pki |scada )?[a-z-]+)", text, re.M
         ):
             assert line in known, f"{file.name}: steadyhand {line}"
 
