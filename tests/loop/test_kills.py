@@ -25,9 +25,8 @@ def nothing_wrong(result):
         assert plant[name] == 0, result
     for name in ("not_finite", "outside", "second_writer", "without_reason"):
         assert journal[name] == 0, result
-    # the journal is written 30 ms behind the loop: a kill may cost the record of the last write
-    assert journal["unrecorded"] == journal["unrecorded_at_kill"], result
-    assert journal["unrecorded"] <= result["kills"].get("runtime", 0), result
+    # the journal is written 30 ms behind the loop; what a kill cuts off, the black box keeps
+    assert journal["unrecorded"] == 0, result
     assert result["policy_processes_left_behind"] == 0
 
 
