@@ -11,6 +11,7 @@ from asyncua.crypto.security_policies import SecurityPolicyBasic256Sha256
 from cryptography import x509
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
+from steadyhand.adapters.opcua.application_certificate import VALID_DAYS
 from steadyhand.adapters.sim import guard
 from steadyhand.adapters.sim.certificates import make_certificate, make_pki
 from steadyhand.adapters.sim.plants import GAUGE_NOISE, RunSpec, make_runner
@@ -266,7 +267,7 @@ def test_a_trusted_certificate_outside_its_dates_is_refused(plant_pki, monkeypat
     class Later(datetime):
         @classmethod
         def now(cls, tz=None):
-            return datetime.now(UTC) + timedelta(days=31)
+            return datetime.now(UTC) + timedelta(days=VALID_DAYS + 1)
 
     monkeypatch.setattr(guard, "datetime", Later)
     assert not trust.trusts(der)
