@@ -15,7 +15,7 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
-from steadyhand.adapters.opcua.trust_files import files_of
+from steadyhand.adapters.opcua.trust_files import CERTIFICATES, LISTS, files_of
 from steadyhand.controllers.errors import FileError, LinkError
 from steadyhand.controllers.frames import Fault
 from steadyhand.controllers.reasons import ReasonCode
@@ -55,12 +55,8 @@ def _ends(place: Path, name: str) -> list[float]:
     """Ends of what is in a file or folder; the check and the link tell what cannot be read."""
     ends: list[float] = []
     with suppress(FileError, LinkError):
-        for file in files_of([place]):
-            ends += [
-                one.not_after.timestamp()
-                for one in facts(file)
-                if (one.kind == "revocation list") == (name == "revocation_list")
-            ]
+        for file in files_of([place], LISTS if name == "revocation_list" else CERTIFICATES):
+            ends += [one.not_after.timestamp() for one in facts(file)]
     return ends
 
 

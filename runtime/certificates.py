@@ -9,7 +9,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import rsa
 
-from steadyhand.adapters.opcua.trust_files import ENDINGS
+from steadyhand.adapters.opcua.trust_files import CERTIFICATES, LISTS
 from steadyhand.controllers.errors import FileError
 
 DAY_S = 86_400.0
@@ -80,7 +80,10 @@ def facts(path: Path) -> list[Facts]:
         FileError: a file cannot be read or is neither.
     """
     if path.is_dir():
-        files = sorted(p for p in path.rglob("*") if p.suffix in ENDINGS and "_key" not in p.stem)
+        counted = CERTIFICATES | LISTS
+        files = sorted(p for p in path.rglob("*") if p.suffix in counted and "_key" not in p.stem)
+            p for p in path.rglob("*") if p.suffix in CERTIFICATES | LISTS and "_key" not in p.stem
+        )
         return [fact for file in files for fact in facts(file)]
     try:
         return [_certificate_facts(path, found) for found in read_certificates(path)]

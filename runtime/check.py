@@ -19,7 +19,7 @@ from cryptography import x509
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 
-from steadyhand.adapters.opcua.trust_files import files_of
+from steadyhand.adapters.opcua.trust_files import LISTS, files_of, is_signed
 from steadyhand.adapters.secret_file import CREDENTIALS, exposed
 from steadyhand.controllers.catalogue import plant_kind
 from steadyhand.controllers.errors import (
@@ -166,7 +166,12 @@ def _link_files(loaded: Loaded) -> Iterator[Problem]:
         ((*where, "trusted", i), name, _trusted_fault) for i, name in enumerate(security.trusted)
     ]
     files += [
-        ((*where, "revoked", i), name, _revoked_fault) for i, name in enumerate(security.revoked)
+        (
+            (*where, "revoked", i),
+            name,
+            lambda place: _revoked_fault(place, [loaded.path(one) for one in security.trusted]),
+        )
+        for i, name in enumerate(security.revoked)
     ]
     yield from _files(loaded, where, files, security.certificate, security.private_key)
 
@@ -259,7 +264,7 @@ def _certificate_fault(file: Path) -> str | None:
 def _trusted_fault(place: Path) -> str | None:
     """A certificate, or a folder with at least one."""
     try:
-        files = [file for file in files_of([place]) if file.suffix != ".crl"]
+        files = files_of([place])
     except LinkError as error:
         return str(error)
     if not files:
@@ -271,12 +276,20 @@ def _trusted_fault(place: Path) -> str | None:
     return None
 
 
-def _revoked_fault(place: Path) -> str | None:
-    """A revocation list, or a folder of them. Whether an authority signed it, the link looks at."""
+def _revoked_fault(place: Path, trusted: list[Path]) -> str | None:
+    """A revocation list of a trusted authority, or a folder of them."""
     try:
-        for file in files_of([place]):
+        authorities = [
+            one
+            for file in files_of(trusted)
+            if _certificate_fault(file) is None
+            for one in _certificates(file)
+        ]
+        for file in files_of([place], LISTS):
             raw = file.read_bytes()
-            (x509.load_pem_x509_crl if b"-----BEGIN" in raw else x509.load_der_x509_crl)(raw)
+            load = x509.load_pem_x509_crl if b"-----BEGIN" in raw else x509.load_der_x509_crl
+            if not is_signed(load(raw), authorities):
+                return "is not signed by an authority in trusted; add its certificate there"
     except LinkError as error:
         return str(error)
     except OSError as error:

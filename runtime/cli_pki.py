@@ -46,7 +46,7 @@ def init(
     with named_file(folder):
         made = pki.make_authority(folder, name, days, bits, force)
     text = (
-        f"{made.certificate}\n{made.private_key}\n{folder / 'ca_crl.der'}\nSHA-256 {made.sha256}\n"
+        f"{made.certificate}\n{made.private_key}\n{folder / 'ca.crl'}\nSHA-256 {made.sha256}\n"
         f"next: steadyhand pki issue {folder} NAME --uri urn:... --use client|server"
     )
     show(_made(made), as_json, text)

@@ -1,6 +1,6 @@
 """A small site authority and application certificates for OPC UA.
 
-    FOLDER/ca_cert.der  ca_key.pem  ca_crl.der     the authority and what it has taken back
+    FOLDER/ca_cert.der  ca_key.pem  ca.crl         the authority and what it has taken back
     FOLDER/NAME_cert.der  NAME_key.pem             one application, by NAME
     FOLDER/trusted_servers/  trusted_clients/      whom the two sides let in
 
@@ -283,7 +283,7 @@ def _write_pair(made: Issued, certificate: x509.Certificate, key: rsa.RSAPrivate
 
 
 def _read_list(folder: Path) -> x509.CertificateRevocationList | tuple[()]:
-    file = folder / "ca_crl.der"
+    file = folder / "ca.crl"
     try:
         return x509.load_der_x509_crl(file.read_bytes())
     except FileNotFoundError:
@@ -314,6 +314,6 @@ def _write_list(
     for entry in entries:
         builder = builder.add_revoked_certificate(entry)
     made = builder.sign(key, hashes.SHA256())
-    file = folder / "ca_crl.der"
+    file = folder / "ca.crl"
     replace(file, made.public_bytes(serialization.Encoding.DER), mode=0o644)
     return file

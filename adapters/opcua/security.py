@@ -17,7 +17,7 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import serialization
 
 from steadyhand.adapters.opcua.settings import Security
-from steadyhand.adapters.opcua.trust_files import files_of
+from steadyhand.adapters.opcua.trust_files import LISTS, files_of, is_signed
 from steadyhand.adapters.secret_file import exposed
 from steadyhand.controllers.errors import LinkError
 from steadyhand.controllers.reasons import ReasonCode
@@ -97,7 +97,9 @@ def load_credentials(security: Security) -> Credentials | None:
         folders = ", ".join(map(str, security.trusted))
         raise LinkError(f"trusted {folders}: no certificate in it, so no server is believed")
     revoked = frozenset(
-        entry for path in files_of(security.revoked) for entry in _load_revoked(path, trusted)
+        entry
+        for path in files_of(security.revoked, LISTS)
+        for entry in _load_revoked(path, trusted)
     )
     return Credentials(certificate, private_key, uris[0], trusted, revoked, security.user, password)
 
@@ -145,19 +147,12 @@ def _load_revoked(path: Path, trusted: tuple[x509.Certificate, ...]) -> list[tup
         raise LinkError(f"{path}: cannot be read: {error.strerror}") from None
     except ValueError as error:
         raise LinkError(f"{path}: not a revocation list ({error})") from None
-    if not any(ca.subject == crl.issuer and _signed_list(ca, crl) for ca in trusted):
+    if not is_signed(crl, trusted):
         raise LinkError(
             f"{path}: the revocation list is not signed by any trusted authority: "
             "add the authority's certificate to trusted, or take the right list"
         )
     return [(crl.issuer, entry.serial_number) for entry in crl]
-
-
-def _signed_list(authority: x509.Certificate, crl: x509.CertificateRevocationList) -> bool:
-    try:
-        return bool(crl.is_signature_valid(authority.public_key()))  # type: ignore[arg-type]
-    except (TypeError, ValueError):
-        return False
 
 
 def _alternative_names(certificate: x509.Certificate, kind: Any) -> list[Any]:  # noqa: ANN401

@@ -3,14 +3,17 @@
 from collections.abc import Iterable
 from pathlib import Path
 
+from cryptography import x509
+
 from steadyhand.controllers.errors import LinkError
 
-ENDINGS = frozenset({".der", ".crt", ".cer", ".pem", ".crl"})
-"""Of the files that count in a folder."""
+CERTIFICATES = frozenset({".der", ".crt", ".cer", ".pem"})
+LISTS = frozenset({".crl"})
+"""How the files end that count in a folder; a file named by itself may end as it likes."""
 
 
-def files_of(paths: Iterable[Path]) -> list[Path]:
-    """Files, and in place of each folder the certificates and lists in it.
+def files_of(paths: Iterable[Path], endings: frozenset[str] = CERTIFICATES) -> list[Path]:
+    """Files, and in place of each folder those of its files that count.
 
     Raises:
         LinkError: a folder cannot be read.
@@ -21,5 +24,17 @@ def files_of(paths: Iterable[Path]) -> list[Path]:
             inside = sorted(path.iterdir()) if path.is_dir() else [path]
         except OSError as error:
             raise LinkError(f"{path}: cannot be read: {error.strerror}") from None
-        found += [file for file in inside if file == path or file.suffix in ENDINGS]
+        found += [file for file in inside if file == path or file.suffix in endings]
     return found
+
+
+def is_signed(crl: x509.CertificateRevocationList, authorities: Iterable[x509.Certificate]) -> bool:
+    """Did one of the authorities sign this list? Whoever else did revokes nothing."""
+    return any(ca.subject == crl.issuer and _signed_by(ca, crl) for ca in authorities)
+
+
+def _signed_by(authority: x509.Certificate, crl: x509.CertificateRevocationList) -> bool:
+    try:
+        return bool(crl.is_signature_valid(authority.public_key()))  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        return False

@@ -69,7 +69,7 @@ def test_a_renewed_one_ends_its_alarm_and_may_be_told_again(files, tmp_path):
 
 
 def test_every_kind_is_watched_by_its_name(files, tmp_path):
-    crl = files / "ca_crl.der"
+    crl = files / "ca.crl"
     watched = Watched(
         files / "client_cert.der",
         (files / "ca_cert.der", files / "short_cert.der"),

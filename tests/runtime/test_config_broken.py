@@ -16,6 +16,7 @@ from steadyhand.runtime.check import check
 from steadyhand.runtime.config import INSECURE_WORD, json_schema, parse_config
 from steadyhand.runtime.exits import exit_of
 from steadyhand.runtime.operator_protocol import Role
+from steadyhand.runtime.pki import make_authority
 from steadyhand.runtime.quantity import magnitude
 from steadyhand.runtime.scada.people import Person, password_proof, write_people
 from steadyhand.runtime.start import serve
@@ -110,6 +111,17 @@ BROKEN: dict[str, tuple[str, str, str, str, tuple[str, ...]]] = {
     "no certificate": (
         "    certificate: pki/client_cert.der\n", "", "link.security", "CFG_SECURITY",
         ("certificate",)),
+    "a list of a stranger": (
+        "    trusted: [pki/server_cert.der]\n",
+        "    trusted: [pki/server_cert.der]\n    revoked: [stranger/ca.crl]\n",
+        "link.security.revoked.0", "CFG_FILE", ("not signed by an authority in trusted",)),
+    "a certificate for a list": (
+        "    trusted: [pki/server_cert.der]\n",
+        "    trusted: [pki/server_cert.der]\n    revoked: [pki/server_cert.der]\n",
+        "link.security.revoked.0", "CFG_FILE", ("no revocation list",)),
+    "an empty folder of trust": (
+        "[pki/server_cert.der]", "[pki/trusted_nobody]", "link.security.trusted.0", "CFG_FILE",
+        ("folder without certificates",)),
     "nobody trusted": (
         "    trusted: [pki/server_cert.der]\n", "", "link.security", "CFG_SECURITY", ("trusted",)),
     "user without password": (
@@ -338,6 +350,8 @@ def plant_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name, content in (("empty", b"\n"), ("bytes", b"\xff\xfe")):
         (folder / "pki" / name).write_bytes(content)
         (folder / "pki" / name).chmod(0o600)
+    make_authority(folder / "stranger", "stranger", bits=2048)
+    (folder / "pki" / "trusted_nobody").mkdir()
     people = {"ann": Person("ann", Role.OPERATE, password_proof("password of ann"))}
     write_people(folder / "pki" / "users", people)
     (folder / "locked").mkdir()

@@ -95,7 +95,7 @@ def test_openssl_agrees(site, tmp_path):
         found = certificate(site, name)
         pem[name].write_bytes(found.public_bytes(serialization.Encoding.PEM))
     crl = tmp_path / "crl.pem"
-    crl.write_text(ssl.DER_cert_to_PEM_cert((site / "ca_crl.der").read_bytes()).replace(
+    crl.write_text(ssl.DER_cert_to_PEM_cert((site / "ca.crl").read_bytes()).replace(
         "CERTIFICATE", "X509 CRL"))  # fmt: skip
     for name, purpose in (("plc", "sslserver"), ("client", "sslclient")):
         done = subprocess.run(
@@ -110,7 +110,7 @@ def test_the_link_believes_it_and_revokes_it(site, tmp_path):
     """Issued, trusted by the authority, taken back: the same check as on the wire."""
     folder = tmp_path / "copy"
     shutil.copytree(site, folder)
-    both = security(folder, revoked=(folder / "ca_crl.der",))
+    both = security(folder, revoked=(folder / "ca.crl",))
     before = load_credentials(both)
     server = certificate(folder, "plc")
     assert check_server([server], before, SERVER_URI, "plc-7.local") == server
@@ -122,11 +122,11 @@ def test_the_link_believes_it_and_revokes_it(site, tmp_path):
         check_server([server], after, SERVER_URI, "127.0.0.1")
     # and revoking nothing keeps what was taken back
     pki.revoke(folder)
-    (found,) = facts(folder / "ca_crl.der")
+    (found,) = facts(folder / "ca.crl")
     assert found.revoked == 1
     assert found.kind == "revocation list"
     # files that cannot be used any more leave the link with what it had
-    (folder / "ca_crl.der").write_bytes(b"torn")
+    (folder / "ca.crl").write_bytes(b"torn")
     assert renewed(both, after) is after
 
 
@@ -137,9 +137,8 @@ def test_a_folder_of_trust_is_as_good_as_its_files(site, tmp_path):
         load_credentials(security(site, trusted=(folder,)))
     shutil.copy(site / "ca_cert.der", folder)
     (folder / "README").write_text("not a certificate")
-    credentials = load_credentials(
-        security(site, trusted=(folder,), revoked=(site / "ca_crl.der",))
-    )
+    shutil.copy(site / "ca.crl", folder)
+    credentials = load_credentials(security(site, trusted=(folder,), revoked=(site / "ca.crl",)))
     assert check_server([certificate(site, "plc")], credentials, SERVER_URI, None)
 
 
@@ -148,7 +147,7 @@ def test_a_list_of_another_authority_revokes_nothing_and_is_refused(site, tmp_pa
     stranger = tmp_path / "stranger"
     pki.make_authority(stranger, "north works", bits=2048)  # the same name
     with pytest.raises(LinkError, match="not signed by any trusted authority"):
-        load_credentials(security(site, revoked=(stranger / "ca_crl.der",)))
+        load_credentials(security(site, revoked=(stranger / "ca.crl",)))
 
 
 def test_self_signed_needs_no_authority(tmp_path):
@@ -235,7 +234,7 @@ def test_an_authority_that_cannot_be_used(site, tmp_path):
     with pytest.raises(ConfigError, match="was not signed by"):
         stranger = pki.issue(tmp_path / "single", "x", "urn:x", self_signed=True)
         pki.revoke(folder, [stranger.certificate])
-    (folder / "ca_crl.der").write_bytes(b"torn")
+    (folder / "ca.crl").write_bytes(b"torn")
     with pytest.raises(ConfigError, match="would be trusted again"):
         pki.revoke(folder)
 
@@ -290,7 +289,7 @@ def test_commands_from_nothing_to_revoked(capsys, tmp_path):
     code, said = steadyhand(capsys, "pki", "show", folder, "--json")
     assert code == 0
     rows = {row["file"].rpartition("/")[2]: row for row in json.loads(said)}
-    assert set(rows) == {"ca_cert.der", "ca_crl.der", "client_cert.der"}
+    assert set(rows) == {"ca_cert.der", "ca.crl", "client_cert.der"}
     client = rows["client_cert.der"]
     assert client["sha256"] == digest
     assert client["uris"] == [CLIENT_URI]
