@@ -82,8 +82,6 @@ def facts(path: Path) -> list[Facts]:
     if path.is_dir():
         counted = CERTIFICATES | LISTS
         files = sorted(p for p in path.rglob("*") if p.suffix in counted and "_key" not in p.stem)
-            p for p in path.rglob("*") if p.suffix in CERTIFICATES | LISTS and "_key" not in p.stem
-        )
         return [fact for file in files for fact in facts(file)]
     try:
         return [_certificate_facts(path, found) for found in read_certificates(path)]
