@@ -129,6 +129,26 @@ async def resolve(session: Session, tags: TagMap, pinned: dict[str, WireType]) -
     return Resolved(nodes, namespaces, kinds)
 
 
+async def writable(session: Session, tags: TagMap) -> list[str]:
+    """Names of what we write that the user of this session may write, by the server's own word.
+
+    Raises:
+        LinkError, OSError, asyncua's UaError: the server stopped answering.
+    """
+    namespaces = await read_namespaces(session)
+    uses = [use for use in uses_of(tags) if use.writes]
+    nodes, _ = await _find(session, uses, namespaces)
+    found = [use for use in uses if use.name in nodes]
+    wanted = [(nodes[use.name], ua.AttributeIds.UserAccessLevel) for use in found]
+    values = (await session.read(wanted, "read rights"))[0] if wanted else []
+    rights = [_plain(value) for value in values]
+    return [
+        use.name
+        for use, right in zip(found, rights, strict=True)
+        if isinstance(right, int) and right & _CAN_WRITE
+    ]
+
+
 async def _find(
     session: Session, uses: list[Use], namespaces: dict[str, int]
 ) -> tuple[dict[str, Any], list[Fault]]:
