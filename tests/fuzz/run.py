@@ -131,7 +131,8 @@ def main() -> int:
     if given.write:
         kept = json.loads(RESULTS.read_text()) if RESULTS.exists() else {"targets": {}}
         kept["targets"] |= results
-        kept["command"] = "python " + " ".join(["tests/fuzz/run.py", *sys.argv[1:]])
+        for one in results.values():
+            one["command"] = "python " + " ".join(["tests/fuzz/run.py", *sys.argv[1:]])
         kept["inputs"] = sum(one["inputs"] for one in kept["targets"].values())
         kept["findings"] = sum(len(one["findings"]) for one in kept["targets"].values())
         kept["cores"] = os.cpu_count()
