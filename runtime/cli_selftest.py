@@ -6,9 +6,13 @@ from typing import Annotated
 
 import typer
 
+from steadyhand.controllers.errors import ConfigError
 from steadyhand.runtime.cli import AsJson, ConfigFile
 from steadyhand.runtime.exits import Exit
 from steadyhand.runtime.terminal import console, must_write, named_file, show
+
+OWN = ("link.", "scada.", "operator.", "journal.", "metrics.", "panel.")
+"""Sections of which the twin brings its own files, sockets and folders; the rest must be sound."""
 
 
 def register(app: typer.Typer) -> None:
@@ -55,10 +59,9 @@ def selftest(
         if file is not None:
             must_write(file)
     _, problems = check(config)
-    files = [p for p in problems if not p.field.startswith(("link.", "scada.", "operator."))]
-    if files:  # the twin brings its own certificates and sockets; the rest must be sound
-        show({}, False, "\n".join(problem.text(str(config)) for problem in files))
-        raise typer.Exit(Exit.REFUSED)
+    wrong = [problem for problem in problems if not problem.field.startswith(OWN)]
+    if wrong:
+        raise ConfigError("\n".join(problem.text(str(config)) for problem in wrong))
     head = heading(loaded)
     screen = console(stderr=True)
 

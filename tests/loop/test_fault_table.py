@@ -285,6 +285,16 @@ def test_the_report_for_an_acceptance_test(tmp_path):
     assert data["machine"] and data["steadyhand"] and data["started"]
 
 
+def test_a_configuration_that_is_refused_is_not_tried(tmp_path):
+    broken = tmp_path / "steadyhand.yaml"
+    text = SHIPPED.read_text("utf-8")
+    broken.write_text(text.replace("heuristic: demand_limiting", "heuristic: nobody"), "utf-8")
+    done = selftest(str(broken), "--only", "A1.cut")
+    assert done.returncode == 78
+    assert "nobody" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 def test_the_rows_can_be_listed_and_chosen():
     done = selftest(str(SHIPPED), "--list", "--json")
     assert done.returncode == 0, done.stderr
