@@ -794,7 +794,18 @@ def _requests_of_a_stranger() -> list[bytes]:
         hidden, hidden, ua.GetEndpointsRequest(), ua.FindServersRequest(), activate, read, browse,
         ua.CreateSessionRequest(), call, write, ua.CreateSubscriptionRequest(), ua.PublishRequest(),
     )  # fmt: skip
-    return [struct_to_binary(one) for one in every]
+    sound = [struct_to_binary(one) for one in every]
+    # forty bytes that once took the server's thread and all memory, from anybody: an array of
+    # nothing in the header, before any log-in
+    array = sound[0].index(bytes([0x80 | 8]) + struct.pack("<i", 3))
+    bombs = [
+        sound[0][:array]
+        + bytes([0x80 | kind])
+        + struct.pack("<i", 2**31 - 1)
+        + sound[0][array + 5 :]
+        for kind in (0, 12, 22, 23, 24)
+    ]
+    return [*sound, *bombs]
 
 
 def _scada_requests() -> Target:

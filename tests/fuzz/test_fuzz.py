@@ -72,21 +72,6 @@ def test_what_has_been_found_before_stays_mended():
         target.close()
 
 
-def test_a_stranger_cannot_hold_up_our_own_server():
-    """Forty bytes in the header of a request that needs no log-in: an array of nothing."""
-    target = TARGETS["scada_requests"]()
-    try:
-        (hidden, *_) = target.seeds
-        target.run(hidden)
-        array = hidden.index(bytes([0x80 | 8]) + struct.pack("<i", 3))
-        for kind in (0, 12, 22, 23, 24):
-            bomb = bytes([0x80 | kind]) + struct.pack("<i", 2**31 - 1)
-            target.run(hidden[:array] + bomb + hidden[array + 5 :])
-        target.after()
-    finally:
-        target.close()
-
-
 def test_the_figures_that_were_kept_are_without_findings():
     kept = json.loads((Path(__file__).parent / "results" / "fuzz.json").read_text("utf-8"))
     assert kept["findings"] == 0
