@@ -80,6 +80,8 @@ def begin(directory, segment_bytes, keep, write):
 
 
 def ticks_of(directory: Path) -> list[int]:
+    if not list(directory.glob("*.sqlite")):  # killed before there was a journal
+        return []
     return [tick.sequence for tick in JournalReader(directory).ticks()]
 
 
@@ -114,7 +116,7 @@ def campaign(directory: Path, kills: int, seed: int, found: Campaign) -> None:
     """Kill again and again on the same journal, with rotation and purging under way."""
     rng = random.Random(seed)
     for number in range(kills):
-        after_s = rng.uniform(0.0, BEFORE_START_S if number % 4 == 0 else 0.15)
+        after_s = rng.uniform(0.0, BEFORE_START_S if number % 4 == 0 else 0.3)
         sizes = rng.choice([(12_000, 120_000.0), (20_000, float("inf")), (NEVER, float("inf"))])
         killed = run_and_kill(directory, after_s, *sizes)
         try:

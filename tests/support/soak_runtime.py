@@ -1,0 +1,50 @@
+"""`steadyhand run` with a life that passes faster, for the soak.
+
+    python -m tests.support.soak_runtime CONFIG CHANNEL_S ROTATE_S KEEP_BYTES RENEWALS
+
+Everything is the real runtime but three numbers that no configuration holds: the secure channel is
+renewed every CHANNEL_S seconds, the journal begins a new segment every ROTATE_S seconds and keeps
+KEEP_BYTES. A byte is added to the file RENEWALS for every renewal that the server granted.
+"""
+
+import dataclasses
+import functools
+import sys
+from pathlib import Path
+from typing import Any
+
+from steadyhand.runtime.run import run
+
+RENEWED_AFTER = 0.75
+"""Share of a channel's life after which the client renews it (OPC 10000-4, 5.5.2.1)."""
+
+
+def main() -> None:
+    config, channel_s, rotate_s = Path(sys.argv[1]), float(sys.argv[2]), float(sys.argv[3])
+    keep_bytes, renewals = float(sys.argv[4]), Path(sys.argv[5])
+    # only now: `run` makes the policy's process before anything else is imported, but not here
+    from asyncua import Client
+
+    from steadyhand.runtime import assemble, exits, service
+
+    as_configured = assemble.opcua_settings
+    assemble.opcua_settings = lambda *words: dataclasses.replace(
+        as_configured(*words), channel_life_s=channel_s / RENEWED_AFTER
+    )
+    service.JournalLimits = functools.partial(  # type: ignore[misc]
+        service.JournalLimits, segment_age_s=rotate_s, keep_bytes=keep_bytes
+    )
+    as_made = Client.open_secure_channel
+
+    async def open_secure_channel(client: Any, renew: bool = False) -> None:
+        await as_made(client, renew=renew)
+        if renew:
+            with renewals.open("ab") as stream:
+                stream.write(b".")
+
+    Client.open_secure_channel = open_secure_channel
+    sys.exit(int(exits.guarded(lambda: run(config, None, quiet=False))))
+
+
+if __name__ == "__main__":
+    main()
