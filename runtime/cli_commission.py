@@ -75,6 +75,7 @@ def response_test_command(
     data = {
         "passed": report.passed,
         "problems": list(report.problems),
+        "open_doors": list(report.open_doors),
         "responses": [plain(asdict(item)) for item in report.responses],
     }
     if out is not None:
@@ -94,6 +95,10 @@ def _table(report: TestReport) -> Group:
         slope = "" if isnan(item.slope) else f"{item.slope:.2f} ± {item.error:.2f}"
         table.add_row(item.output, item.signal, item.answer, slope, item.text)
     wrong = [item for item in report.responses if item.answer not in GOOD]
-    told = [*report.problems, *(f"{item.signal}: {item.answer}: {item.text}" for item in wrong)]
+    told = [
+        *report.open_doors,
+        *report.problems,
+        *(f"{item.signal}: {item.answer}: {item.text}" for item in wrong),
+    ]
     end = "passed" if report.passed else "NOT passed: do not go on before this is right"
     return Group(table, Text("\n".join([*told, end])))

@@ -7,7 +7,7 @@ take it back at any moment; at the end, whatever the end is, it has its own cont
 import os
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -55,11 +55,14 @@ class TestReport:
     responses: tuple[Response, ...]
     problems: tuple[str, ...]
     """Why the test was not done, or not to its end."""
+    open_doors: tuple[str, ...] = ()
+    """Ways in which somebody else could write the outputs, too."""
 
     @property
     def passed(self) -> bool:
-        """Is every tag right, as far as this test can tell?"""
-        return not self.problems and all(item.answer in GOOD for item in self.responses)
+        """Is every tag right, as far as this test can tell, and nobody else let in?"""
+        right = all(item.answer in GOOD for item in self.responses)
+        return right and not self.problems and not self.open_doors
 
 
 def response_test(
@@ -88,11 +91,24 @@ def response_test(
     lock = take_lock(loaded.path(loaded.config.journal.directory))
     test = _Test(loaded, parts, settings, say)
     try:
-        return test.run(names)
+        doors = _open_doors(loaded, loaded.config.link, parts)
+        for text in doors:
+            say(f"the plant's server is open: {text}")
+        return replace(test.run(names), open_doors=doors)
     finally:
         test.link.close()
         os.close(lock)
         say("the plant has its own control back")
+
+
+def _open_doors(loaded: Loaded, link: OpcUaLink, parts: assemble.PlantParts) -> tuple[str, ...]:
+    """Who else could write; nothing to find where the site has said that anybody may."""
+    from steadyhand.adapters.opcua.strangers import open_doors
+
+    settings = assemble.opcua_settings(loaded, link)
+    if settings.security.insecure:
+        return ()
+    return tuple(open_doors(settings, assemble.opcua_tags(parts, link)))
 
 
 class _Test:

@@ -130,6 +130,19 @@ def test_not_beside_a_runtime_and_not_for_an_output_that_is_not_there(rig, side)
         run(rig, outputs=("valve",))
 
 
+def test_a_plant_that_lets_strangers_write_does_not_pass(rig, side, monkeypatch):
+    """That a real server is asked: tests/adapters/opcua/test_strangers.py."""
+    from steadyhand.adapters.opcua import strangers
+
+    assert not run(rig, outputs=(OUTPUT,), periods=8)[0].open_doors
+    told = "whoever comes without encryption or a name may write it"
+    monkeypatch.setattr(strangers, "open_doors", lambda settings, tags: [told])
+    report, said = run(rig, outputs=(OUTPUT,), periods=8)
+    assert report.open_doors == (told,)
+    assert not report.passed
+    assert said[0] == f"the plant's server is open: {told}"
+
+
 def test_the_command(rig, side, tmp_path):
     scale(side, "storage_flow_kw", -0.9)
     out = tmp_path / "result.json"
