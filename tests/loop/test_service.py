@@ -242,6 +242,7 @@ def test_a_bad_swap_leaves_the_policy_that_drives(running, bundles, tmp_path):
     cut.write_bytes(good[: len(good) // 2])
     stranger = bundles.pack("stranger", 9, known=False)
     child = running.policy_pid()
+    first_tick = running.status()["tick"]
     for count, (file, word) in enumerate(
         ((cut, "BUNDLE_HASH"), (stranger, "BUNDLE_SIG"), (older, "BUNDLE")), 1
     ):
@@ -252,6 +253,10 @@ def test_a_bad_swap_leaves_the_policy_that_drives(running, bundles, tmp_path):
     shown = running.status()
     assert (shown["bundle"], shown["source"]) == ("second v2", "policy")
     assert running.policy_pid() == child
+    ticks = [tick for tick in list(running.runs().values())[-1] if tick.sequence >= first_tick]
+    assert [tick.sequence for tick in ticks] == list(range(first_tick, first_tick + len(ticks)))
+    assert all(tick.sent.written and tick.source is Source.POLICY for tick in ticks)
+    assert all(tick.proposal.status is ProposalStatus.OK for tick in ticks)
 
 
 def test_the_stop_command_hands_back_and_ends(running):
