@@ -68,7 +68,7 @@ def selftest(
     def told(result: Result) -> None:
         word = "pass" if result.passed else "FAIL"
         more = "" if result.passed else f": {'; '.join(result.findings)}"
-        screen.print(f"{word} {result.row.id} {result.row.injected}{more}", markup=False)
+        screen.print(f"{word} {result.row.id} {result.row.injected}{more}")
 
     results = run_rows(loaded, rows, told=told)
     data = as_data(head, results)

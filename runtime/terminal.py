@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,12 +11,16 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.text import Text
 
 from steadyhand.controllers.errors import FileError
 from steadyhand.runtime.folders import folder_fault
 
 _NO_WIDTH = 100_000
 """Columns of a pipe or a file: as many as a line needs."""
+_AS_IT_STANDS = {"markup": False, "emoji": False}
+_NOT_SHOWN = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+"""Control characters but tab and line feed, and those that turn the direction of writing."""
 _REMEDIES = {
     errno.ENOENT: "make its folder first",
     errno.ENOTDIR: "one of its folders is a file",
@@ -26,10 +31,23 @@ _REMEDIES = {
 }
 
 
+class PlainConsole(Console):
+    """Text is text: what a person or a server wrote is shown as it stands, never obeyed."""
+
+    def render_str(self, text: str, **options: Any) -> Text:  # noqa: ANN401
+        """Text without markup; what would move the cursor or colour the screen becomes `?`."""
+        return super().render_str(_NOT_SHOWN.sub("?", text), **options | _AS_IT_STANDS)
+
+
 def console(stderr: bool = False) -> Console:
-    """A console that wraps lines on a terminal only: whoever reads a pipe wants whole lines."""
-    made = Console(stderr=stderr)
-    return made if made.is_terminal else Console(stderr=stderr, width=_NO_WIDTH)
+    """A console that wraps lines on a terminal only: whoever reads a pipe wants whole lines.
+
+    The only kind there is (a test looks for others): no text that comes from outside is markup.
+    """
+    made = PlainConsole(stderr=stderr, markup=False, emoji=False)
+    if not made.is_terminal:
+        made = PlainConsole(stderr=stderr, markup=False, emoji=False, width=_NO_WIDTH)
+    return made
 
 
 def show(data: Any, as_json: bool, text: Any) -> None:  # noqa: ANN401  (any JSON, any renderable)
@@ -37,7 +55,7 @@ def show(data: Any, as_json: bool, text: Any) -> None:  # noqa: ANN401  (any JSO
     if as_json:
         sys.stdout.write(json.dumps(data, indent=2, allow_nan=False) + "\n")
     elif isinstance(text, str):
-        console().print(text, markup=False, soft_wrap=True)
+        console().print(text, soft_wrap=True)
     else:
         console().print(text)
 

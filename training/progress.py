@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from rich.console import Console
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -14,6 +13,8 @@ from rich.progress import (
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
+
+from steadyhand.runtime.terminal import console
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,15 +30,15 @@ class Stage:
 
 
 @contextmanager
-def stage(title: str, total: int, console: Console | None = None) -> Iterator[Stage]:
+def stage(title: str, total: int) -> Iterator[Stage]:
     """Show a bar of `total` steps while the block runs (on standard error)."""
     columns = (
-        TextColumn("[bold]{task.description:<28}"),
+        TextColumn("{task.description:<28}", style="bold", markup=False),
         BarColumn(bar_width=24),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
         TimeRemainingColumn(),
-        TextColumn("{task.fields[note]}"),
+        TextColumn("{task.fields[note]}", markup=False),
     )
-    with Progress(*columns, console=console or Console(stderr=True)) as progress:
+    with Progress(*columns, console=console(stderr=True)) as progress:
         yield Stage(progress, progress.add_task(title, total=total, note=""))

@@ -46,7 +46,7 @@ def run_study(
     """Run one study. A full run from seed 0 replaces its committed result."""
     study = find(name)
     err = console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), TimeElapsedColumn())
     with Progress(*columns, console=err, disable=not err.is_terminal) as bar:
         task = bar.add_task(study.name, total=1.0)
         result = conduct(
