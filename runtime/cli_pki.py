@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.markup import escape
 from rich.table import Table
 
 from steadyhand.runtime import pki
@@ -125,7 +124,7 @@ def show_command(
 
 def _safe(text: str) -> str:
     """What a certificate says is somebody else's text."""
-    return escape(printable(text, 200))
+    return printable(text, 200)
 
 
 def _row(one: Facts, now: datetime) -> tuple[str, ...]:

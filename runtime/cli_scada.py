@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
-from rich.markup import escape
 from rich.table import Table
 
 from steadyhand.controllers.errors import ConfigError, FileError
@@ -199,5 +198,5 @@ def _facts(path: Path) -> dict[str, str]:
     return {
         "sha256": hashlib.sha256(found.public_bytes(Encoding.DER)).hexdigest(),
         "until": f"{found.not_valid_after_utc:%Y-%m-%d}",
-        "uri": escape(printable(uris[0], 128)) if uris else "",
+        "uri": printable(uris[0], 128) if uris else "",
     }
