@@ -54,9 +54,10 @@ class Watched:
 def _ends(place: Path, name: str) -> list[float]:
     """Ends of what is in a file or folder; the check and the link tell what cannot be read."""
     ends: list[float] = []
-    with suppress(FileError, LinkError):
+    with suppress(LinkError):
         for file in files_of([place], LISTS if name == "revocation_list" else CERTIFICATES):
-            ends += [one.not_after.timestamp() for one in facts(file)]
+            with suppress(FileError):  # one bad file hides no other
+                ends += [one.not_after.timestamp() for one in facts(file)]
     return ends
 
 

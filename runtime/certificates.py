@@ -1,5 +1,6 @@
 """What certificates and revocation lists say: whose, until when, in which state. Never a key."""
 
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -9,10 +10,11 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import rsa
 
-from steadyhand.adapters.opcua.trust_files import CERTIFICATES, LISTS
+from steadyhand.adapters.opcua.trust_files import CERTIFICATES, LISTS, UNPARSABLE
 from steadyhand.controllers.errors import FileError
 
 DAY_S = 86_400.0
+_NEVER = datetime.max.replace(tzinfo=UTC)
 WARN_DAYS = (30, 7, 1)
 """Days before the end at which one is warned."""
 
@@ -34,9 +36,13 @@ class Facts:
     """Of an RSA key; 0: another kind, or a list."""
     revoked: int = 0
     """Entries of a revocation list."""
+    fault: str = ""
+    """Why nothing else is known of it; empty: it could be read."""
 
     def state(self, now: datetime) -> str:
         """In words: good, or how long there is left, or what is wrong with its dates."""
+        if self.fault:
+            return f"unreadable: {self.fault}"
         return state_of(self.not_before.timestamp(), self.not_after.timestamp(), now.timestamp())
 
 
@@ -69,12 +75,14 @@ def read_certificates(path: Path) -> list[x509.Certificate]:
         raise
     except OSError as error:
         raise FileError(f"{path}: cannot be read: {error.strerror}") from None
-    except ValueError:
+    except UNPARSABLE:
         raise FileError(f"{path}: holds no X.509 certificate in DER or PEM form") from None
 
 
 def facts(path: Path) -> list[Facts]:
     """What a certificate file or a revocation list says; of a folder, what each file in it says.
+
+    In a folder a file that cannot be read is one entry with a `fault`: it never hides the others.
 
     Raises:
         FileError: a file cannot be read or is neither.
@@ -82,7 +90,7 @@ def facts(path: Path) -> list[Facts]:
     if path.is_dir():
         counted = CERTIFICATES | LISTS
         files = sorted(p for p in path.rglob("*") if p.suffix in counted and "_key" not in p.stem)
-        return [fact for file in files for fact in facts(file)]
+        return [fact for file in files for fact in _facts_or_fault(file)]
     try:
         return [_certificate_facts(path, found) for found in read_certificates(path)]
     except FileNotFoundError:
@@ -94,17 +102,29 @@ def facts(path: Path) -> list[Facts]:
         return [found]
 
 
+def _facts_or_fault(file: Path) -> list[Facts]:
+    try:
+        return facts(file)
+    except FileError as error:
+        why = str(error).removeprefix(f"{file}: ")
+        return [Facts(file, "", "", (), (), "", _NEVER, _NEVER, fault=why)]
+
+
 def _certificate_facts(path: Path, found: x509.Certificate) -> Facts:
+    try:
+        return _said(path, found)
+    except UNPARSABLE as error:
+        raise FileError(f"{path}: is a malformed certificate ({error})") from None
+
+
+def _said(path: Path, found: x509.Certificate) -> Facts:
+    extensions = found.extensions
     names: Any = ()
     authority = False
-    try:
-        names = found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    except (x509.ExtensionNotFound, ValueError):
-        names = ()
-    try:
-        authority = found.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
-    except (x509.ExtensionNotFound, ValueError):
-        authority = False
+    with suppress(x509.ExtensionNotFound):
+        names = extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    with suppress(x509.ExtensionNotFound):
+        authority = extensions.get_extension_for_class(x509.BasicConstraints).value.ca
     kinds = (x509.DNSName, x509.IPAddress)
     key = found.public_key()
     return Facts(
@@ -125,9 +145,12 @@ def _list_facts(path: Path) -> Facts | None:
         raw = path.read_bytes()
         load = x509.load_pem_x509_crl if b"-----BEGIN" in raw else x509.load_der_x509_crl
         found = load(raw)
-    except (OSError, ValueError):
+        return _list_said(path, found)
+    except (OSError, *UNPARSABLE):
         return None
-    last = found.last_update_utc
+
+
+def _list_said(path: Path, found: x509.CertificateRevocationList) -> Facts:
     return Facts(
         path,
         "revocation list",
@@ -135,8 +158,8 @@ def _list_facts(path: Path) -> Facts | None:
         (),
         (),
         found.fingerprint(hashes.SHA256()).hex(),
-        last,
-        found.next_update_utc or datetime.max.replace(tzinfo=UTC),
+        found.last_update_utc,
+        found.next_update_utc or _NEVER,
         revoked=len(list(found)),
     )
 

@@ -19,7 +19,13 @@ from cryptography import x509
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 
-from steadyhand.adapters.opcua.trust_files import LISTS, files_of, is_signed
+from steadyhand.adapters.opcua.trust_files import (
+    LISTS,
+    UNPARSABLE,
+    asked,
+    files_of,
+    is_signed,
+)
 from steadyhand.adapters.secret_file import CREDENTIALS, exposed
 from steadyhand.controllers.catalogue import plant_kind
 from steadyhand.controllers.errors import (
@@ -253,10 +259,11 @@ def _certificates(file: Path) -> list[x509.Certificate]:
 
 def _certificate_fault(file: Path) -> str | None:
     try:
-        _certificates(file)
+        for found in _certificates(file):
+            asked(found)
     except OSError as error:
         return f"cannot be read: {error.strerror}"
-    except ValueError:
+    except UNPARSABLE:
         return "is no X.509 certificate in DER or PEM form"
     return None
 
@@ -294,7 +301,7 @@ def _revoked_fault(place: Path, trusted: list[Path]) -> str | None:
         return str(error)
     except OSError as error:
         return f"cannot be read: {error.strerror}"
-    except ValueError:
+    except UNPARSABLE:
         return "is no revocation list in DER or PEM form"
     return None
 
@@ -314,7 +321,7 @@ def _own_certificate_fault(file: Path) -> str | None:
     try:
         names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName)
         uris = names.value.get_values_for_type(x509.UniformResourceIdentifier)
-    except (x509.ExtensionNotFound, ValueError):
+    except (x509.ExtensionNotFound, *UNPARSABLE):
         uris = []
     if not uris:
         return "holds no application URI: make one with a URI among its alternative names"

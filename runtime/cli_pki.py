@@ -128,6 +128,8 @@ def _safe(text: str) -> str:
 
 
 def _row(one: Facts, now: datetime) -> tuple[str, ...]:
+    if one.fault:
+        return one.state(now), "", "", "", "", "", one.file.name
     bits = f", RSA {one.bits}" if one.bits else f", {one.revoked} taken back"
     what = one.kind + bits
     name = ", ".join(one.uris) or one.subject
@@ -144,6 +146,7 @@ def _data(one: Facts, now: datetime) -> dict[str, Any]:
         "uris": list(one.uris),
         "hosts": list(one.hosts),
         "sha256": one.sha256,
+        "fault": one.fault,
         "not_before": one.not_before.isoformat(),
         "not_after": one.not_after.isoformat(),
         "days_left": round((one.not_after - now).total_seconds() / 86_400.0, 3),

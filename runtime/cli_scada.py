@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 import typer
 from rich.table import Table
 
+from steadyhand.adapters.opcua.trust_files import UNPARSABLE
 from steadyhand.controllers.errors import ConfigError, FileError
 from steadyhand.runtime.cli import AsJson, ConfigFile
 from steadyhand.runtime.config import Loaded, Scada, load_config, require
@@ -155,7 +156,7 @@ def clients(config: ConfigFile, as_json: AsJson = False) -> None:
         for path in sorted(folder.glob("*")) if folder.is_dir() else ():
             if path.suffix not in {".der", ".crt", ".cer", ".pem"}:
                 continue
-            entry = {"state": word, "file": str(path), **_facts(path)}
+            entry = {"state": word, "file": str(path), **_facts_or_fault(path)}
             data.append(entry)
             table.add_row(word, entry["sha256"], entry["until"], entry["uri"], path.name)
     show(data, as_json, table)
@@ -185,6 +186,15 @@ def trust(
     show({"file": str(target), **facts}, as_json, text)
 
 
+def _facts_or_fault(path: Path) -> dict[str, str]:
+    """What a file says, or why it says nothing: one bad file never hides the others."""
+    try:
+        return _facts(path)
+    except ConfigError as error:
+        why = printable(str(error).removeprefix(f"{path}: "), 128)
+        return {"sha256": "", "until": "", "uri": f"unreadable: {why}"}
+
+
 def _facts(path: Path) -> dict[str, str]:
     from cryptography import x509
     from cryptography.hazmat.primitives.serialization import Encoding
@@ -193,8 +203,10 @@ def _facts(path: Path) -> dict[str, str]:
     try:
         names = found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
         uris = names.get_values_for_type(x509.UniformResourceIdentifier)
-    except (x509.ExtensionNotFound, ValueError):
+    except x509.ExtensionNotFound:
         uris = []
+    except UNPARSABLE as error:
+        raise ConfigError(f"{path}: is a malformed certificate ({error})") from None
     return {
         "sha256": hashlib.sha256(found.public_bytes(Encoding.DER)).hexdigest(),
         "until": f"{found.not_valid_after_utc:%Y-%m-%d}",

@@ -17,7 +17,13 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import serialization
 
 from steadyhand.adapters.opcua.settings import Security
-from steadyhand.adapters.opcua.trust_files import LISTS, files_of, is_signed
+from steadyhand.adapters.opcua.trust_files import (
+    LISTS,
+    UNPARSABLE,
+    asked,
+    files_of,
+    is_signed,
+)
 from steadyhand.adapters.secret_file import exposed
 from steadyhand.controllers.errors import LinkError
 from steadyhand.controllers.reasons import ReasonCode
@@ -129,11 +135,11 @@ def _load_certificates(path: Path) -> list[x509.Certificate]:
     try:
         raw = path.read_bytes()
         if b"-----BEGIN" in raw:
-            return x509.load_pem_x509_certificates(raw)
-        return [x509.load_der_x509_certificate(raw)]
+            return [asked(found) for found in x509.load_pem_x509_certificates(raw)]
+        return [asked(x509.load_der_x509_certificate(raw))]
     except OSError as error:
         raise LinkError(f"{path}: cannot be read: {error.strerror}") from None
-    except ValueError as error:
+    except UNPARSABLE as error:
         raise LinkError(f"{path}: not a PEM or DER certificate ({error})") from None
 
 
@@ -143,22 +149,24 @@ def _load_revoked(path: Path, trusted: tuple[x509.Certificate, ...]) -> list[tup
         raw = path.read_bytes()
         load = x509.load_pem_x509_crl if b"-----BEGIN" in raw else x509.load_der_x509_crl
         crl = load(raw)
+        signed = is_signed(crl, trusted)
+        entries = [(crl.issuer, entry.serial_number) for entry in crl]
     except OSError as error:
         raise LinkError(f"{path}: cannot be read: {error.strerror}") from None
-    except ValueError as error:
+    except UNPARSABLE as error:
         raise LinkError(f"{path}: not a revocation list ({error})") from None
-    if not is_signed(crl, trusted):
+    if not signed:
         raise LinkError(
             f"{path}: the revocation list is not signed by any trusted authority: "
             "add the authority's certificate to trusted, or take the right list"
         )
-    return [(crl.issuer, entry.serial_number) for entry in crl]
+    return entries
 
 
 def _alternative_names(certificate: x509.Certificate, kind: Any) -> list[Any]:  # noqa: ANN401
     try:
         names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName)
-    except (x509.ExtensionNotFound, ValueError):
+    except (x509.ExtensionNotFound, *UNPARSABLE):
         return []
     return list(names.value.get_values_for_type(kind))
 
@@ -204,8 +212,8 @@ def split_chain(der: bytes | None) -> list[x509.Certificate]:
         head = 2 + (rest[1] & 0x7F if len(rest) > 1 and rest[1] & 0x80 else 0)
         body = int.from_bytes(rest[2:head], "big") if head > 2 else rest[1] if len(rest) > 1 else 0
         try:
-            chain.append(x509.load_der_x509_certificate(rest[: head + body]))
-        except ValueError as error:
+            chain.append(asked(x509.load_der_x509_certificate(rest[: head + body])))
+        except UNPARSABLE as error:
             raise ServerIdentityError(f"the server's certificate is malformed ({error})") from None
         rest = rest[head + body :]
     if not chain:
@@ -274,6 +282,8 @@ def _check_usage(certificate: x509.Certificate) -> None:
         usage = certificate.extensions.get_extension_for_class(x509.KeyUsage).value
     except x509.ExtensionNotFound:
         return
+    except UNPARSABLE as error:
+        raise ServerIdentityError(f"the server's certificate is malformed ({error})") from None
     if not (usage.digital_signature and (usage.key_encipherment or usage.data_encipherment)):
         raise ServerIdentityError(
             "server certificate may not sign and encrypt (key usage): not an OPC UA server's"
@@ -307,7 +317,7 @@ def _issued(authority: x509.Certificate, certificate: x509.Certificate) -> bool:
     try:
         constraints = authority.extensions.get_extension_for_class(x509.BasicConstraints).value
         certificate.verify_directly_issued_by(authority)
-    except (x509.ExtensionNotFound, InvalidSignature, ValueError, TypeError):
+    except (x509.ExtensionNotFound, InvalidSignature, *UNPARSABLE):
         return False
     return constraints.ca
 

@@ -4,12 +4,35 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
 
 from steadyhand.controllers.errors import LinkError
 
 CERTIFICATES = frozenset({".der", ".crt", ".cer", ".pem"})
 LISTS = frozenset({".crl"})
 """How the files end that count in a folder; a file named by itself may end as it likes."""
+
+
+UNPARSABLE = (
+    ValueError,
+    TypeError,
+    OverflowError,
+    UnsupportedAlgorithm,
+    x509.InvalidVersion,
+    x509.DuplicateExtension,
+    x509.UnsupportedGeneralNameType,
+)
+"""What comes of a stranger's certificate or list, at reading it or at any question to it."""
+
+
+def asked(certificate: x509.Certificate) -> x509.Certificate:
+    """The certificate, after every question whose answer is read only when it is asked for.
+
+    Raises:
+        one of UNPARSABLE: it has no answer to one of them.
+    """
+    certificate.subject, certificate.issuer, certificate.extensions  # noqa: B018
+    return certificate
 
 
 def files_of(paths: Iterable[Path], endings: frozenset[str] = CERTIFICATES) -> list[Path]:
@@ -36,5 +59,5 @@ def is_signed(crl: x509.CertificateRevocationList, authorities: Iterable[x509.Ce
 def _signed_by(authority: x509.Certificate, crl: x509.CertificateRevocationList) -> bool:
     try:
         return bool(crl.is_signature_valid(authority.public_key()))  # type: ignore[arg-type]
-    except (TypeError, ValueError):
+    except UNPARSABLE:
         return False

@@ -25,6 +25,7 @@ from typing import Any
 
 from cryptography import x509
 
+from steadyhand.adapters.opcua.trust_files import UNPARSABLE
 from steadyhand.adapters.secret_file import exposed
 from steadyhand.controllers.errors import ConfigError
 from steadyhand.runtime.operator_people import Bucket
@@ -235,9 +236,9 @@ def valid_now(der: bytes) -> bool:
     """Is this a certificate within its dates?"""
     try:
         found = x509.load_der_x509_certificate(der)
-    except ValueError:
+        return bool(found.not_valid_before_utc <= datetime.now(UTC) <= found.not_valid_after_utc)
+    except UNPARSABLE:
         return False
-    return bool(found.not_valid_before_utc <= datetime.now(UTC) <= found.not_valid_after_utc)
 
 
 def _stamp(path: Path) -> tuple[int, ...]:
@@ -261,7 +262,7 @@ def load_certificate(path: Path) -> x509.Certificate:
         return x509.load_der_x509_certificate(raw)
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
-    except ValueError:
+    except UNPARSABLE:
         raise ConfigError(f"{path}: is no X.509 certificate in DER or PEM form") from None
 
 
@@ -340,7 +341,7 @@ class TrustFolder:
             return
         kept = self._folder.parent / "rejected"
         text = f"client certificate {digest} is not trusted"
-        with suppress(ValueError, OSError):  # no certificate, or no room: then it is only told
+        with suppress(*UNPARSABLE, OSError):  # no certificate, or no room: then it is only told
             x509.load_der_x509_certificate(der)
             kept.mkdir(mode=0o700, exist_ok=True)
             file = kept / f"{digest}.der"
