@@ -24,7 +24,7 @@ from steadyhand.runtime.responses import GOOD, Answer, Response, Sample, judge
 
 PATTERN = (1.0, -1.0, -1.0, 1.0)
 """Steps up and down that neither a drift nor a trend is taken for."""
-_OFF = 0.1
+_OFF = 0.4
 """Share of a period by which a sample's may be longer or shorter."""
 PLAIN_FAULTS = frozenset({ReasonCode.OBS_REPEAT, ReasonCode.OBS_STUCK, ReasonCode.OBS_RATE})
 """What may be in a first image without a tag being wrong."""
