@@ -103,8 +103,7 @@ class Segment:
             connection.execute("PRAGMA synchronous=FULL")  # on disk when a commit returns
             connection.execute("SELECT max(n) FROM record").fetchone()  # makes the WAL file
             # where the file does not open for writing SQLite quietly opens it for reading, for good
-            connection.execute("BEGIN IMMEDIATE")
-            connection.execute("ROLLBACK")
+            connection.execute("DELETE FROM record WHERE 0")
             files = (self._file, self._file.with_name(self._file.name + "-wal"))
             self._seen = {file: (file.stat().st_ino, file.stat().st_size) for file in files}
         except (sqlite3.Error, OSError):

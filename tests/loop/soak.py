@@ -46,8 +46,11 @@ CUT_S = 1.0
 """How long a cut link stays away."""
 WINDOW_S = 10.0
 """Longest that a cut excuses; less when control is back before."""
-SETTLE_SHARE, SETTLE_MOST_S = 0.25, 7200.0
-"""Warming up does not count for slopes."""
+RING_TICKS = 1.1 * 4096
+"""The recorder's ring is memory that fills once."""
+SETTLE_SHARE, SETTLE_LEAST_SHARE, SETTLE_MOST_S = 0.6, 0.25, 7200.0
+"""Warming up does not count for slopes: until the ring is full, or 0.6 of a run too short for it,
+of which memory is told but not judged."""
 BLOCKS = 12
 """A slope is fitted through the means of so many stretches of time, so that what follows from the
 sample before does not count as another one."""
@@ -81,11 +84,16 @@ class Samples:
             self.descriptors.append(descriptors)
 
 
-def slope_per_hour(time_s: array, values: array) -> dict[str, float]:
+def settling_s(length_s: float, tick_s: float) -> float:
+    """What of a run does not count for slopes."""
+    wanted_s = max(SETTLE_LEAST_SHARE * length_s, RING_TICKS * tick_s)
+    return min(wanted_s, SETTLE_SHARE * length_s, SETTLE_MOST_S)
+
+
+def slope_per_hour(time_s: array, values: array, settle_s: float) -> dict[str, float]:
     """Slope with its 95 % interval, by least squares through the means of equal stretches."""
     if len(time_s) < 2 * BLOCKS:
         return {"slope": 0.0, "low": float("-inf"), "high": float("inf")}
-    settle_s = min(SETTLE_SHARE * time_s[-1], SETTLE_MOST_S)
     at = np.array(time_s) / 3600.0
     kept = at >= settle_s / 3600.0
     x = np.array([part.mean() for part in np.array_split(at[kept], BLOCKS)])
@@ -291,8 +299,11 @@ class Soak:
         self.ticks.read()
         verified = chain.verify(self.rig.journal)
         seen, counts = self.samples, self.ticks.counts
+        length_s = seen.time_s[-1] if seen.time_s else 0.0
+        settle_s = settling_s(length_s, self.options.tick)
+        long_enough = settle_s >= min(RING_TICKS * self.options.tick, SETTLE_MOST_S)
         slopes = {
-            name: slope_per_hour(seen.time_s, getattr(seen, name))
+            name: slope_per_hour(seen.time_s, getattr(seen, name), settle_s)
             for name in ("rss_mb", "descriptors", "threads")
         }
         p999 = self.ticks.p999_ms()
@@ -303,22 +314,21 @@ class Soak:
             "the chain": not verified.ok,
             "writes missed outside of cuts": counts["missed outside"] > 0,
             "writes that no rule allows": any(bad.values()),
-            "memory grows": slopes["rss_mb"]["low"] > RSS_LIMIT_MB_H,
+            "memory grows": long_enough and slopes["rss_mb"]["low"] > RSS_LIMIT_MB_H,
             "descriptors grow": slopes["descriptors"]["low"] > 0.0,
             "threads grow": slopes["threads"]["low"] > 0.0,
             "ticks are slow": any(value > limit_ms for value in p999.values()),
             "it ended by itself": self.done["runtime ended by itself"] > 0,
             "bundles were refused": any(name.startswith("swap refused") for name in self.done),
         }
-        minutes = round(seen.time_s[-1] / 60, 2) if seen.time_s else 0.0
         return {
             "command": f"python tests/loop/soak.py --minutes {self.options.minutes:g}",
-            "minutes": minutes,
+            "minutes": round(length_s / 60, 2),
             "tick_wall_s": self.options.tick,
             "ticks": counts["ticks"],
             "happened": {**self.done, "renewals": self._renewed(),
                          "segments": verified.segments},
-            "per_hour": slopes,
+            "per_hour": {**slopes, "settling_s": settle_s, "memory_judged": long_enough},
             "tick_p999_ms": {**p999, "limit": limit_ms},
             "missed_writes": {"in_cuts": counts["missed in cuts"],
                               "outside": counts["missed outside"]},
