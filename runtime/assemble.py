@@ -24,8 +24,9 @@ from steadyhand.controllers.trust.cross_check import CrossChecked
 from steadyhand.controllers.trust.freshness import Freshness, FreshnessSettings
 from steadyhand.controllers.trust.gate import Gate, GateSettings
 from steadyhand.runtime import config as cfg
+from steadyhand.runtime.bundle.archive import read_file
 from steadyhand.runtime.bundle.contract import PlantContract
-from steadyhand.runtime.bundle.installed import InstalledState
+from steadyhand.runtime.bundle.installed import PERMIT, InstalledState
 from steadyhand.runtime.bundle.load import Bundle, admit_bundle
 from steadyhand.runtime.bundle.signature import TrustStore
 from steadyhand.runtime.certificate_watch import Watched
@@ -312,8 +313,14 @@ def make_gate(config: cfg.Config, parts: PlantParts, bundle: Bundle | None) -> G
     )
 
 
-def admit(loaded: Loaded, parts: PlantParts, file: Path) -> Bundle:
+def admit(loaded: Loaded, parts: PlantParts, file: Path, known: TrustStore | None = None) -> Bundle:
     """The bundle `file`, verified for this plant and not tried yet.
+
+    Args:
+        loaded: the configuration.
+        parts: the plant.
+        file: the bundle.
+        known: keys that were trusted when the service began; one that came later is not yet.
 
     Raises:
         BundleError: refused.
@@ -326,14 +333,27 @@ def admit(loaded: Loaded, parts: PlantParts, file: Path) -> Bundle:
     if not keys.is_dir():
         raise ConfigError(f"bundle.trusted_keys={section.trusted_keys}: no folder of public keys")
     provider = loaded.config.inference.provider
+    trust = TrustStore.read(keys)
+    permit = file.with_name(file.name + PERMIT)
     return admit_bundle(
         file,
-        TrustStore.read(keys),
+        trust if known is None else trust.since(known),
         parts.contract,
         # nothing ever ran here before the folder was made; looking must not make it
         installed=installed_state(loaded) if state_folder(loaded).exists() else None,
         providers=(provider,) if provider == "cpu" else (provider, "cpu"),
+        rollback_token=read_file(permit) if permit.exists() else None,
+        accept_quick=section.accept_quick is not None,
     )
+
+
+def trusted_keys(loaded: Loaded) -> TrustStore:
+    """The keys that may sign bundles, as they are now; none where they cannot be read."""
+    section = loaded.config.bundle
+    try:
+        return TrustStore.read(loaded.path(section.trusted_keys)) if section else TrustStore(())
+    except BundleError:
+        return TrustStore(())
 
 
 def open_bundle(loaded: Loaded, parts: PlantParts) -> Bundle | None:

@@ -43,7 +43,8 @@ def keygen(
         int | None, typer.Option(min=1, max=36_500, help="Days until it expires.")
     ] = None,
     purpose: Annotated[
-        list[str] | None, typer.Option(help="controller (default) or go-live; may be repeated.")
+        list[str] | None,
+        typer.Option(help="controller (default), rollback or go-live; repeatable."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -107,7 +108,9 @@ def inspect(bundle: BundleFile, as_json: AsJson = False) -> None:
 @app.command("permit-rollback")
 def permit_rollback(
     bundle: BundleFile,
-    target: Annotated[Path, typer.Argument(help="The token to write.")],
+    target: Annotated[
+        Path, typer.Argument(help="The token to write; the runtime looks for BUNDLE.rollback.")
+    ],
     key: PrivateKey,
     days: Annotated[int, typer.Option(min=1, max=36_500, help="How long it holds.")] = 7,
     as_json: AsJson = False,

@@ -14,7 +14,15 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 from pydantic_core import ErrorDetails, PydanticCustomError
 
 from steadyhand.adapters.opcua.settings import INSECURE_WORD
@@ -35,6 +43,7 @@ CREDENTIALS_FOLDER = "credentials"
 """Where credentials lie beside a configuration: systemd takes them from there."""
 
 
+QUICK_WORD = "i_accept_a_controller_that_was_trained_for_seconds"
 UNPROVEN_WORD = "i_accept_that_nothing_shows_what_this_controller_does_to_this_plant"
 """Does without go-live evidence."""
 
@@ -289,6 +298,20 @@ class Bundle(Section):
 
     file: FileText
     trusted_keys: FileText = Field(description="directory of public keys that may sign bundles")
+    accept_quick: str | None = Field(
+        default=None,
+        description=f"only the word {QUICK_WORD} lets a bundle of `train --quick` in",
+    )
+
+    @field_validator("accept_quick")
+    @classmethod
+    def _the_word(cls, value: str | None) -> str | None:
+        if value not in (None, QUICK_WORD):
+            raise refuse(
+                "CFG_QUICK",
+                f"{value!r}: only the word {QUICK_WORD} is understood; better: remove the line",
+            )
+        return value
 
 
 class Inference(Section):

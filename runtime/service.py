@@ -98,6 +98,8 @@ class Service:
         self._open = ExitStack()
         self._stop: threading.Event | None = None
         self._swap: Swap | None = None
+        self._keys = assemble.trusted_keys(loaded)
+        """May sign bundles until the stop; what is put there later counts from the next start."""
         self._unproven: Bundle | None = None
 
     def __enter__(self) -> "Service":
@@ -585,7 +587,7 @@ class Service:
         file = Path(command.arguments["file"])
         about = {"actor": command.actor, "reason": command.arguments["reason"], "file": file.name}
         self.recorder.event({"event": "SwapAsked", "code": "SWAP", **about})
-        self._swap = Swap(self.loaded, self.plant, file)
+        self._swap = Swap(self.loaded, self.plant, file, self._keys)
         return {"swap": "verifying"}
 
     def _drop_swap(self) -> None:

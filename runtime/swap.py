@@ -6,6 +6,7 @@ from pathlib import Path
 from steadyhand.controllers.errors import BundleError, SteadyhandError
 from steadyhand.runtime import assemble
 from steadyhand.runtime.assemble import PlantParts
+from steadyhand.runtime.bundle.signature import TrustStore
 from steadyhand.runtime.config import Loaded
 from steadyhand.runtime.slot import Closable
 from steadyhand.runtime.start import First, Trial
@@ -17,14 +18,18 @@ class Swap:
     Until `take`, the new policy belongs to the swap and ends with its `close`.
     """
 
-    def __init__(self, loaded: Loaded, parts: PlantParts, file: Path) -> None:
+    def __init__(
+        self, loaded: Loaded, parts: PlantParts, file: Path, known: TrustStore | None = None
+    ) -> None:
         """Begin.
 
         Args:
             loaded: the configuration.
             parts: the plant.
             file: the bundle.
+            known: keys that were trusted at the start; None: those of now.
         """
+        self._known = known
         self._loaded, self._parts, self._file = loaded, parts, file
         self._lock = threading.Lock()
         self._closed = threading.Event()
@@ -65,7 +70,7 @@ class Swap:
 
     def _prepare(self) -> None:
         try:
-            bundle = assemble.admit(self._loaded, self._parts, self._file)
+            bundle = assemble.admit(self._loaded, self._parts, self._file, self._known)
             with self._lock:
                 if self._closed.is_set():
                     return

@@ -21,10 +21,36 @@ Key = Annotated[
 Folder = Annotated[
     Path, typer.Option(help="Folder of the bundle and its trusted keys/.", file_okay=False)
 ]
+WishedWeights = Annotated[
+    Path | None,
+    typer.Option(
+        help="Where the trained weights are kept.",
+        show_default="out/thermal_storage.pt; out/quick with --quick",
+        dir_okay=False,
+    ),
+]
+WishedKey = Annotated[
+    Path | None,
+    typer.Option(
+        help="Private key that signs; made when absent.",
+        show_default="var/keys/local.key.pem; out/quick/private/ with --quick",
+        dir_okay=False,
+    ),
+]
+WishedFolder = Annotated[
+    Path | None,
+    typer.Option(
+        help="Folder of the bundle and its trusted keys/.",
+        show_default="configs/thermal_storage; out/quick with --quick",
+        file_okay=False,
+    ),
+]
 
 _WEIGHTS = Path("out/thermal_storage.pt")
 _KEY = Path("var/keys/local.key.pem")
 _FOLDER = Path("configs/thermal_storage")
+_QUICK = Path("out/quick")
+"""Where everything of `train --quick` goes: nothing that anybody uses is touched."""
 
 
 def register(app: typer.Typer) -> None:
@@ -40,18 +66,26 @@ def register(app: typer.Typer) -> None:
 def train(
     plant: PlantName = "thermal_storage",
     seed: Seed = 0,
-    weights: Weights = _WEIGHTS,
-    folder: Folder = _FOLDER,
-    key: Key = _KEY,
+    weights: WishedWeights = None,
+    folder: WishedFolder = None,
+    key: WishedKey = None,
     quick: Annotated[
-        bool, typer.Option("--quick", help="Seconds, to see it work; good for nothing else.")
+        bool,
+        typer.Option("--quick", help="Seconds, to see it work; no plant takes what comes of it."),
+    ] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Also replace a bundle that another key signed.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Make a controller from nothing: train, judge, export, sign."""
+    _only_thermal(plant)
+    weights = weights or (_QUICK / _WEIGHTS.name if quick else _WEIGHTS)
+    folder = folder or (_QUICK if quick else _FOLDER)
+    key = key or (_QUICK / "private" / _KEY.name if quick else _KEY)
+    _not_another_ones(folder / "thermal_storage.shb", key, force)
     from steadyhand.training.thermal_release import release, train_and_save
 
-    _only_thermal(plant)
     for folder_of_result in (weights.parent, folder, key.parent):  # before the minutes, not after
         with named_file(folder_of_result):
             folder_of_result.mkdir(parents=True, exist_ok=True)
@@ -67,13 +101,43 @@ def export_command(
     weights: Weights = _WEIGHTS,
     folder: Folder = _FOLDER,
     key: Key = _KEY,
+    force: Annotated[
+        bool, typer.Option("--force", help="Also replace a bundle that another key signed.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Judge, export and sign weights that were trained before."""
+    _only_thermal(plant)
+    _not_another_ones(folder / "thermal_storage.shb", key, force)
     from steadyhand.training.thermal_release import release
 
-    _only_thermal(plant)
     _show(release(weights, folder, key, {}, quick=False), as_json)
+
+
+def _not_another_ones(bundle: Path, key: Path, force: bool) -> None:
+    """A bundle that another key signed is somebody's: it is not replaced by the way.
+
+    Raises:
+        FileError: it would be.
+        BundleError: the key cannot be read.
+    """
+    from steadyhand.controllers.errors import BundleError, FileError
+    from steadyhand.runtime.bundle.pack import inspect_bundle
+    from steadyhand.runtime.bundle.signature import key_id, read_private
+
+    if force or not bundle.exists():
+        return
+    try:
+        signed_with = inspect_bundle(bundle)["signed_with"]
+    except BundleError:
+        signed_with = "nobody we can tell"
+    ours = key_id(read_private(key).public_key()) if key.exists() else "a key that is made now"
+    if signed_with != ours:
+        raise FileError(
+            f"{bundle}: is there already, signed with key {signed_with}, not with {ours} ({key}); "
+            "name another --folder, or the --key that signed it; --force replaces it for good and "
+            "puts your public key among the trusted ones beside it"
+        )
 
 
 def evaluate(

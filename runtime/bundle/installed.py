@@ -24,6 +24,8 @@ from steadyhand.runtime.bundle.signature import ROLLBACK, TrustStore, sign
 from steadyhand.runtime.bundle.strict_json import canonical_json, parse_json
 
 STATE_FILE, LOCK_FILE = "installed.json", "installed.lock"
+PERMIT: Final = ".rollback"
+"""Added to the name of a bundle: where its signed permission to be put back lies."""
 GRACE: Final = timedelta(days=30)
 """A bundle that already ran here may be started again for this long after it expired."""
 SKEW: Final = timedelta(minutes=5)
@@ -242,7 +244,8 @@ def check_rollback(
     else:
         text = (
             f"version={manifest.version}: version {installed.highest_version} already ran here; "
-            "pack a newer one, or roll back with a signed token"
+            "pack a newer one, or permit exactly this one: `steadyhand bundle "
+            f"permit-rollback BUNDLE BUNDLE{PERMIT} --key KEY`"
         )
     raise BundleError("BUNDLE_ROLLBACK", text)
 

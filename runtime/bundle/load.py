@@ -173,6 +173,7 @@ def admit_bundle(
     allow_rollback: bool = False,
     providers: tuple[str, ...] = ("cpu",),
     require_provider: bool = False,
+    accept_quick: bool = False,
     now: Callable[[], datetime] = lambda: datetime.now(UTC),
 ) -> Bundle:
     """Read and verify the bundle at `path`: everything but the trial, without which none may run.
@@ -182,10 +183,12 @@ def admit_bundle(
         trust: keys that may sign controllers.
         plant: what the bundle must have been made for.
         installed: versions that ran here; None skips the protection against rollback.
-        rollback_token: signed permission to go back to exactly this bundle.
+        rollback_token: signed permission to go back to exactly this bundle; read only where that
+            is needed.
         allow_rollback: the operator's explicit word for the same.
         providers: execution providers wished for, in order.
         require_provider: refuse when the first of them cannot be had.
+        accept_quick: also take one that `train --quick` made: it is good for nothing but tests.
         now: wall clock, aware of its zone.
 
     Raises:
@@ -195,12 +198,21 @@ def admit_bundle(
     content = read_file(path)
     verified = verify_bundle(content, trust, moment)
     manifest, digest = verified.manifest, verified.manifest_sha256
+    if manifest.provenance.get("quick") and not accept_quick:
+        raise BundleError(
+            "BUNDLE_QUICK",
+            f"{manifest.name} v{manifest.version} was trained with --quick, to see the tool work: "
+            "it is no controller for a plant. Train it without --quick",
+        )
     observations, outputs = check_plant(manifest, plant)
     record = installed.get(plant.plant_id) if installed else None
     warning = check_dates(manifest, digest, record, moment)
-    if rollback_token is not None:
+    try:
+        check_rollback(manifest, digest, record, allowed=allow_rollback)
+    except BundleError:
+        if rollback_token is None:
+            raise
         check_rollback_token(rollback_token, manifest, digest, trust, moment)
-    check_rollback(manifest, digest, record, allowed=allow_rollback or rollback_token is not None)
     spec = PolicySpec(
         verified.parts[POLICY],
         observations,

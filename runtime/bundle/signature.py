@@ -52,9 +52,16 @@ class TrustedKey:
 class TrustStore:
     """The public keys this machine believes, and those it no longer believes."""
 
-    def __init__(self, keys: Iterable[TrustedKey], revoked: Iterable[str] = ()) -> None:
+    def __init__(
+        self,
+        keys: Iterable[TrustedKey],
+        revoked: Iterable[str] = (),
+        late: Iterable[str] = (),
+    ) -> None:
         self.keys = {key.key_id: key for key in keys}
         self.revoked = frozenset(revoked)
+        self.late = frozenset(late)
+        """Keys that were put there after the start."""
 
     @classmethod
     def read(cls, directory: Path) -> "TrustStore":
@@ -72,6 +79,14 @@ class TrustStore:
         listed = directory / REVOKED
         revoked = _revoked(listed) if listed.exists() else []
         return cls(keys, revoked)
+
+    def since(self, start: "TrustStore") -> "TrustStore":
+        """Keys of `start` that are trusted still: what came later counts from the next start,
+        what was taken away or revoked does not count any more.
+        """
+        both = [key for identity, key in self.keys.items() if identity in start.keys]
+        late = self.keys.keys() - start.keys.keys()
+        return TrustStore(both, self.revoked | start.revoked, late)
 
     def verify(self, signature: bytes, message: bytes, purpose: str, now: datetime) -> TrustedKey:
         """The key that signed the exact bytes `message` for `purpose`.
@@ -91,6 +106,12 @@ class TrustStore:
         if identity in self.revoked:
             raise BundleError(
                 "BUNDLE_SIG", f"key {identity} is revoked: sign again with another key"
+            )
+        if identity in self.late:
+            raise BundleError(
+                "BUNDLE_SIG",
+                f"key {identity} was put into the trust store after the start: keys hold from "
+                "start to stop. Restart if it is yours",
             )
         if key is None:
             known = ", ".join(f"{k.name} ({k.key_id})" for k in self.keys.values()) or "none"

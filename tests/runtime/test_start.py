@@ -15,8 +15,10 @@ from steadyhand.controllers.errors import BundleError, ConfigError
 from steadyhand.controllers.frames import Observation, ProposalStatus
 from steadyhand.controllers.reasons import ReasonCode
 from steadyhand.runtime import assemble, child
+from steadyhand.runtime.bundle.commands import permit_rollback
 from steadyhand.runtime.bundle.load import Bundle
-from steadyhand.runtime.config import Loaded, parse_config
+from steadyhand.runtime.bundle.signature import generate_key, public_pem, read_private
+from steadyhand.runtime.config import QUICK_WORD, Loaded, parse_config
 from steadyhand.runtime.crash_loop import CrashLoop
 from steadyhand.runtime.slot import Closable
 from steadyhand.runtime.spawn import Spawned
@@ -371,3 +373,56 @@ def test_a_bundle_is_believed_only_after_its_trial(site: Site) -> None:
     admitted = assemble.admit(loaded, assemble.make_plant(loaded), site.one)
     assert isinstance(admitted, Bundle)
     assert admitted.examined == {}
+
+
+def test_a_key_that_came_after_the_start_signs_no_swap(site: Site) -> None:
+    """And one that was taken away since signs none either."""
+    loaded = site.configured(site.one)
+    parts, keys = assemble.make_plant(loaded), site.bundles.keys
+    at_start = assemble.trusted_keys(loaded)
+    stranger = site.bundles.pack("stranger", 3, known=False)
+    public = public_pem(read_private(site.bundles._unknown).public_key(), ["controller"])
+    (keys / "late.pub.pem").write_bytes(public)
+    assert assemble.admit(loaded, parts, stranger).manifest.version == 3  # the next start
+    swap = Swap(loaded, parts, stranger, at_start)
+    wait_done(swap)
+    with pytest.raises(BundleError, match="after the start"):
+        swap.take()
+    swap.close()
+    assert assemble.admit(loaded, parts, site.two, at_start).manifest.version == 2
+    for file in keys.glob("*.pub.pem"):
+        if file.name != "late.pub.pem":
+            file.unlink()
+    with pytest.raises(BundleError, match="BUNDLE_SIG"):
+        assemble.admit(loaded, parts, site.two, at_start)
+
+
+def test_a_permit_beside_the_bundle_lets_just_this_one_back(site: Site) -> None:
+    site.ran(site.two)
+    loaded = site.configured(site.one)
+    parts = assemble.make_plant(loaded)
+    with pytest.raises(BundleError, match=r"steadyhand bundle permit-rollback"):
+        assemble.admit(loaded, parts, site.one)
+    key, public = generate_key(site.folder, "chief", ["rollback"])
+    (site.bundles.keys / public.name).write_bytes(public.read_bytes())
+    token = permit_rollback(site.one, key, site.one.with_name(site.one.name + ".rollback"))
+    assert token["version"] == 1
+    assert assemble.admit(loaded, parts, site.one).manifest.version == 1
+    other = site.bundles.pack("third", 1, seed=5)
+    other.with_name(other.name + ".rollback").write_bytes(Path(token["token"]).read_bytes())
+    with pytest.raises(BundleError, match="BUNDLE_ROLLBACK"):
+        assemble.admit(loaded, parts, other)
+
+
+def test_a_quick_bundle_needs_the_word_in_the_configuration(site: Site) -> None:
+    loaded = site.configured(site.one)
+    section = loaded.config.bundle
+    assert section is not None
+    assert section.accept_quick is None
+    line = "trusted_keys: keys"
+    text = SHIPPED.read_text("utf-8").replace(line, f"{line}\n  accept_quick: yes")
+    problems = parse_config(text.encode(), site.folder / "x.yaml")
+    assert isinstance(problems, list)
+    assert QUICK_WORD in problems[0].message
+    text = text.replace("accept_quick: yes", f"accept_quick: {QUICK_WORD}")
+    assert isinstance(parse_config(text.encode(), site.folder / "x.yaml"), Loaded)
