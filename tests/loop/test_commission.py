@@ -19,7 +19,7 @@ OUTPUT = "storage_discharge_kw"
 @pytest.fixture(scope="module")
 def rig(tmp_path_factory):
     """One plant, in its morning: some load, some ice."""
-    with Rig(tmp_path_factory.mktemp("commission"), 3_000.0) as made:
+    with Rig(tmp_path_factory.mktemp("commission"), 1_500.0) as made:
         made.start_plant()
         made.write_config()
         made.plant.side.call("advance", periods=36)
