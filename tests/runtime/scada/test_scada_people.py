@@ -127,6 +127,7 @@ def test_guessing_is_slowed_down(tmp_path, monkeypatch):
         ("../ann:operator:" + PROOF, "letters, digits"),
         (f"ann:operator:{PROOF}\nann:viewer:{PROOF}", "stands there twice"),
     ],
+    ids=range(13),  # a proof has another salt in each process of a run
 )
 def test_lines_that_make_no_sense(tmp_path, line, words):
     file = users(tmp_path, f"# a comment\n{line}\n")
