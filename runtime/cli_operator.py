@@ -1,6 +1,7 @@
 """Commands to a running loop, by its Unix socket."""
 
 import re
+import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -21,6 +22,8 @@ from steadyhand.runtime.terminal import show
 
 Reason = Annotated[str, typer.Option("--reason", "-r", help="Why; goes into the journal.")]
 
+_STATUS_S, _COMMAND_S = 4.0, 15.0
+"""Longest wait: a status is at hand at once, a command waits for the loop to be between ticks."""
 _NEGATIVE = re.compile(r"-\.?[0-9]")
 
 
@@ -57,8 +60,16 @@ def call(config: Path, command: str, **arguments: Any) -> dict[str, Any]:  # noq
     loaded = require(load_config(config), config)
     if loaded.config.operator is None:
         raise ConfigError(f"{config}: no operator section, so nobody listens for commands")
-    with OperatorClient(loaded.path(loaded.config.operator.socket)) as client:
+    socket = loaded.path(loaded.config.operator.socket)
+    patience_s = _STATUS_S if command == "status" else _COMMAND_S
+    with OperatorClient(socket, patience_s, _tell) as client:
         return client.call(command, **arguments)
+
+
+def _tell(text: str) -> None:
+    """A first word for whoever waits."""
+    sys.stderr.write(f"steadyhand: {text}\n")
+    sys.stderr.flush()
 
 
 def status(config: ConfigFile, as_json: AsJson = False) -> None:

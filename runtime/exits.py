@@ -51,7 +51,9 @@ EPILOG = "Exit codes: " + " · ".join(f"{int(code)} {text}" for code, text in ME
 _REQUESTS = {
     **dict.fromkeys(("ARGUMENTS", "UNKNOWN_COMMAND", "UNKNOWN_OUTPUT", "UNKNOWN_CODE"), Exit.USAGE),
     **dict.fromkeys(("NOT_RUNNING", "GONE"), Exit.UNAVAILABLE),
-    **dict.fromkeys(("STARTING", "STOPPING", "TIMEOUT", "BUSY", "QUEUE_FULL", "RATE"), Exit.AGAIN),
+    **dict.fromkeys(
+        ("STARTING", "STOPPING", "TIMEOUT", "HUNG", "BUSY", "QUEUE_FULL", "RATE"), Exit.AGAIN
+    ),
     **dict.fromkeys(("DENIED", "ROLE"), Exit.FORBIDDEN),
 }
 """Refusals of the operator's socket that are more than a plain refusal, by their code."""

@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import signal
 import socket
 import stat
 import subprocess
@@ -22,7 +23,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from steadyhand.controllers.errors import ConfigError, RequestError
+from steadyhand.runtime import cli_operator, operator_client
 from steadyhand.runtime.commands import Desk, DeskSettings
+from steadyhand.runtime.exits import Exit, exit_of
 from steadyhand.runtime.modes import Mode
 from steadyhand.runtime.operator import OperatorServer
 from steadyhand.runtime.operator_client import OperatorClient
@@ -805,6 +808,82 @@ def test_a_server_that_went_away_between_two_calls(folder):
         with pytest.raises(RequestError) as refusal:
             client.call("status")
         assert code_of(refusal) == "GONE"
+
+
+STOPPED = """
+import sys
+from pathlib import Path
+from steadyhand.runtime.commands import Desk
+from steadyhand.runtime.operator import OperatorServer
+from steadyhand.runtime.operator_people import OperatorSettings
+server = OperatorServer(OperatorSettings(Path(sys.argv[1])), Desk())
+server.open()
+print("open", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def stopped(folder):
+    """A runtime's socket whose process was stopped."""
+    child = subprocess.Popen(
+        [sys.executable, "-c", STOPPED, str(folder / "s")],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+    )  # fmt: skip
+    try:
+        assert child.stdout.readline() == b"open\n"
+        child.send_signal(signal.SIGSTOP)
+        yield child
+    finally:
+        child.kill()
+        child.communicate()
+
+
+def test_a_stopped_runtime_is_told_from_none(folder, stopped):
+    """It listens: nobody should start another one, and a script should try again."""
+    told, began = [], time.monotonic()
+    with pytest.raises(RequestError, match="listens but does not answer") as refusal:
+        OperatorClient(folder / "s", waits=lambda text: told.append((text, time.monotonic())),
+                       greeting_s=1.3)  # fmt: skip
+    assert code_of(refusal) == "HUNG"
+    assert exit_of(refusal.value) == Exit.AGAIN
+    ((text, when),) = told
+    assert "no answer yet" in text
+    assert when - began >= 1.0  # not before there is something to tell
+    assert when < time.monotonic()
+    stopped.send_signal(signal.SIGCONT)
+    with OperatorClient(folder / "s") as client:
+        assert client.role == "engineer"
+
+
+def test_the_first_word_comes_early_and_the_status_is_not_waited_for_long():
+    assert operator_client.FIRST_WORD_S < 2.0
+    assert cli_operator._STATUS_S <= 5.0
+    assert operator_client.GREETING_S <= 5.0
+
+
+@pytest.mark.parametrize("parts", [(), (b'{"hello":',)])
+def test_a_listener_that_never_greets(folder, parts):
+    peer = Peer(folder, *parts, lambda connection: connection.recv(1))
+    with pytest.raises(RequestError) as refusal:
+        OperatorClient(folder / "s", timeout_s=0.2)
+    assert code_of(refusal) == "HUNG"
+    peer.join()
+
+
+def test_a_full_queue_of_connections(folder):
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+        listener.bind(str(folder / "s"))
+        listener.listen(0)
+        waiting = [socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) for _ in range(3)]
+        for one in waiting:
+            one.setblocking(False)
+            one.connect_ex(str(folder / "s"))
+        with pytest.raises(RequestError) as refusal:
+            OperatorClient(folder / "s", timeout_s=0.2)
+        assert code_of(refusal) == "HUNG"
+        for one in waiting:
+            one.close()
 
 
 @pytest.mark.skipif(ME != 0, reason="needs to become another user")
