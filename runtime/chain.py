@@ -14,7 +14,9 @@ checkpoints are what stops that.
 
 import hashlib
 import json
+import re
 import sqlite3
+import stat
 import struct
 from collections.abc import Mapping
 from contextlib import closing
@@ -31,8 +33,16 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from steadyhand.controllers.errors import JournalError
 
 FORMAT = 1
+RECORD_TABLE = """CREATE TABLE record (
+  n INTEGER PRIMARY KEY, kind INTEGER NOT NULL, body BLOB NOT NULL, hash BLOB NOT NULL
+)"""
+"""The one table of a segment."""
+MAX_BODY_BYTES = 64 * 2**20
+_STEPS = 50_000
+"""Steps of SQLite's machine between two looks at how many are left."""
 SUFFIX = ".sqlite"
 ZERO = bytes(32)
+_HASH = re.compile(r"[0-9a-f]{64}")
 _PLACE = struct.Struct("<IQB")
 _CHECKPOINT = b"steadyhand journal checkpoint\0"
 _TAKEN_OVER = ("AUDIT_EIO", "AUDIT_TRUNC", "AUDIT_REPAIR")
@@ -135,13 +145,77 @@ def open_readonly(file: Path) -> sqlite3.Connection:
     Raises:
         JournalError: the file cannot be opened.
     """
+    size = must_be_file(file)
     uri = f"file:{quote(str(file.absolute()))}?mode=ro"
     if not file.with_name(file.name + "-wal").exists():
         uri += "&immutable=1"  # closed by its writer: readable from read-only media too
     try:
-        return sqlite3.connect(uri, uri=True, timeout=5.0)
+        connection = sqlite3.connect(uri, uri=True, timeout=5.0)
     except sqlite3.Error as error:
         raise JournalError(f"segment {file}: {error}") from error
+    try:
+        must_hold_records(connection, size)
+    except JournalError:
+        connection.close()
+        raise
+    return connection
+
+
+def companions(file: Path) -> list[Path]:
+    """What SQLite keeps beside a segment that is not sealed."""
+    return [file.with_name(file.name + ending) for ending in ("-wal", "-shm", "-journal")]
+
+
+def must_be_file(file: Path) -> int:
+    """Bytes of a segment with what lies beside it; never waits, as opening a pipe would.
+
+    Raises:
+        JournalError: one of them is no regular file, or cannot be looked at.
+    """
+    size = 0
+    for path in (file, *companions(file)):
+        try:
+            found = path.stat()
+        except FileNotFoundError:
+            if path == file:
+                raise JournalError(f"segment {file}: no such file") from None
+            continue
+        except OSError as error:
+            raise JournalError(f"segment {path}: {error.strerror}") from None
+        if not stat.S_ISREG(found.st_mode):
+            raise JournalError(f"segment {path}: is no regular file: it is not the journal's")
+        size += found.st_size
+    return size
+
+
+def must_hold_records(connection: sqlite3.Connection, size: int) -> None:
+    """Is `record` the table that the writer makes, and nothing that computes? Sets bounds, too.
+
+    A view, a virtual table or a computed column may take for ever to read. So may pages that lead
+    back to themselves: whatever is asked of the connection may take a number of steps that goes
+    with the bytes there are, and no value may be longer than `MAX_BODY_BYTES`.
+
+    Raises:
+        JournalError: it is not.
+    """
+    connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MAX_BODY_BYTES)
+    left = 100 + 2 * size // _STEPS
+
+    def spend() -> int:
+        nonlocal left
+        left -= 1
+        return left < 0
+
+    connection.set_progress_handler(spend, _STEPS)
+    try:
+        connection.execute("PRAGMA trusted_schema=OFF")
+        rows = connection.execute(
+            "SELECT type, sql FROM sqlite_schema WHERE lower(name) = 'record' LIMIT 2"
+        ).fetchall()
+    except UNREADABLE as error:
+        raise JournalError(f"cannot be read: {error}") from error
+    if len(rows) != 1 or rows[0][0] != "table" or str(rows[0][1]).split() != RECORD_TABLE.split():
+        raise JournalError("holds no table of records as the journal makes it")
 
 
 def read_header(connection: sqlite3.Connection) -> dict[str, Any]:
@@ -159,12 +233,30 @@ def read_header(connection: sqlite3.Connection) -> dict[str, Any]:
             raise JournalError("header is no JSON object")
     except (sqlite3.Error, ValueError, TypeError, RecursionError) as error:
         raise JournalError(f"header cannot be read: {error}") from error
+    _must_carry_over(header.get("previous"))
     if header.get("format") != FORMAT:
         raise JournalError(
             f"journal format {header.get('format')!r}, only {FORMAT} is known: "
             "use the release that wrote it"
         )
     return header
+
+
+def _must_carry_over(previous: object) -> None:
+    """What a header says of the segment before it, if it says anything.
+
+    Raises:
+        JournalError: this program would not say it so.
+    """
+    if previous is None:
+        return
+    if isinstance(previous, dict):
+        records, digest = previous.get("records"), previous.get("hash")
+        if records is None and digest is None:
+            return
+        if type(records) is int and isinstance(digest, str) and _HASH.fullmatch(digest):
+            return
+    raise JournalError("header makes no sense of the segment before")
 
 
 def taken_over(header: Mapping[str, Any]) -> int | None:
@@ -334,7 +426,7 @@ class _Verifier:
     ) -> Head | None:
         """Check one segment; returns its head as the follower should see it."""
         if header is None:
-            self._bad(index, 0, "header cannot be read")
+            self._bad(index, 0, why_no_header(file))
             return None
         if header.get("segment") != index:
             self._bad(index, 0, f"file is named {index}, its header says {header.get('segment')}")
@@ -418,7 +510,7 @@ class _Verifier:
             event = load_json(body)
             if event.get("event") == "JournalPurge":
                 data = event["data"]
-                self._purged[data["last_segment"]] = data["last_hash"]
+                self._purged[int(data["last_segment"])] = str(data["last_hash"])
         elif kind == Kind.CHECKPOINT and self._key is not None:
             signed = Head(index, n - 1, before)
             try:
@@ -431,6 +523,17 @@ class _Verifier:
         wanted = self._expected
         if wanted is not None and (index, n) == (wanted.segment, wanted.records):
             self._expected_seen |= digest.startswith(wanted.hash)
+
+
+def why_no_header(file: Path) -> str:
+    """What is wrong with a segment whose header cannot be had."""
+    try:
+        with closing(open_readonly(file)) as connection:
+            read_header(connection)
+    except JournalError as error:
+        text = str(error).removeprefix(f"segment {file}: ")
+        return text if text.startswith("header") else f"header cannot be read: {text}"
+    return "header cannot be read"
 
 
 def _try_header(file: Path) -> dict[str, Any] | None:

@@ -38,7 +38,6 @@ from steadyhand.runtime.segment import (
     TICK_HEAD,
     Resume,
     Segment,
-    companions,
     make_directory,
     resume,
 )
@@ -412,7 +411,7 @@ class Journal:
             if self._write([(Kind.EVENT, own_event("JournalPurge", data))]):
                 for _, path in doomed:
                     path.unlink()
-                    for beside in companions(path):
+                    for beside in chain.companions(path):
                         beside.unlink(missing_ok=True)
         except (*chain.UNREADABLE, OSError, JournalError, IndexError) as error:
             self._recorder.event({"event": "PurgeFailed", "code": "PURGE_FAIL", "text": str(error)})

@@ -8,7 +8,7 @@ import json
 import sqlite3
 import struct
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -119,6 +119,7 @@ class JournalReader:
     ) -> Iterator[tuple[SegmentInfo, Entry]]:
         until = _MAX if segment.until is None else segment.until
         with closing(chain.open_readonly(segment.file)) as connection:
+            n = 0
             try:
                 first = _position(connection, start_tick) if start_tick else 0
                 for n, found, body, digest in connection.execute(
@@ -126,9 +127,13 @@ class JournalReader:
                     "WHERE n >= ? AND n < ? AND (? IS NULL OR kind = ?) ORDER BY n",
                     (first, until, kind, kind),
                 ):
+                    if not isinstance(body, bytes) or not isinstance(digest, bytes):
+                        raise ValueError("not a record")  # noqa: TRY004  (of a file)
                     yield segment, Entry(segment.index, n, Kind(found), body, digest)
             except (sqlite3.Error, ValueError, struct.error) as error:
-                raise JournalError(f"segment {segment.index}: {error}: verify it") from error
+                raise JournalError(
+                    f"segment {segment.index}, record {n}: {error}: verify it"
+                ) from error
 
     def items(
         self, run: str | None = None
@@ -136,7 +141,7 @@ class JournalReader:
         """Ticks and events in order, decoded, each with its segment."""
         for segment, entry in self.entries(run):
             if entry.kind is Kind.TICK:
-                yield segment, segment.layout.decode(entry.body)
+                yield segment, _decoded(segment, entry)
             elif entry.kind is Kind.EVENT:
                 yield segment, _event(entry)
 
@@ -147,7 +152,7 @@ class JournalReader:
         for segment, entry in self.entries(run, Kind.TICK, start):
             if stop is not None and _number(entry.body) >= stop:
                 return
-            yield segment.layout.decode(entry.body)
+            yield _decoded(segment, entry)
 
     def events(self, run: str | None = None) -> Iterator[EventRecord]:
         """Events in order."""
@@ -168,13 +173,15 @@ class JournalReader:
             JournalError: there is no such tick; the message names the range there is.
         """
         for segment in reversed(self.segments):
-            with closing(chain.open_readonly(segment.file)) as connection:
+            with _opened(segment) as connection:
                 row = connection.execute(
-                    "SELECT body FROM record WHERE n >= ? AND kind = 1 ORDER BY n LIMIT 1",
+                    "SELECT body, n FROM record WHERE n >= ? AND kind = 1 ORDER BY n LIMIT 1",
                     (_position(connection, sequence),),
                 ).fetchone()
             if row is not None and _number(row[0]) == sequence:
-                return segment, segment.layout.decode(row[0])
+                return segment, _decoded(
+                    segment, Entry(segment.index, row[1], Kind.TICK, row[0], b"")
+                )
         first, last = self.span()
         if last < first:
             raise JournalError("there is no tick in the journal yet: run the loop first")
@@ -184,7 +191,7 @@ class JournalReader:
         """Numbers of the first and the last tick; (0, -1) when there is none."""
         found = []
         for segment in self.segments:
-            with closing(chain.open_readonly(segment.file)) as connection:
+            with _opened(segment) as connection:
                 for order in ("ASC", "DESC"):
                     row = connection.execute(
                         f"SELECT body FROM record WHERE kind = 1 ORDER BY n {order} LIMIT 1"  # noqa: S608
@@ -206,12 +213,38 @@ class JournalReader:
         return count
 
 
+@contextmanager
+def _opened(segment: SegmentInfo) -> Iterator[sqlite3.Connection]:
+    """A connection to one segment; whatever a damaged one makes of a question is told of it.
+
+    Raises:
+        JournalError: it cannot be read.
+    """
+    try:
+        with closing(chain.open_readonly(segment.file)) as connection:
+            yield connection
+    except (*chain.UNREADABLE, ValueError, OverflowError) as error:
+        raise JournalError(f"segment {segment.index}: {error}: verify it") from error
+
+
 def _event(entry: Entry) -> EventRecord:
     try:
         return EventRecord(**chain.load_json(entry.body))
     except (*DAMAGED, RecursionError) as error:
         where = f"segment {entry.segment}, record {entry.n}"
         raise JournalError(f"{where}: an event is damaged: {error}: verify it") from error
+
+
+def _decoded(segment: SegmentInfo, entry: Entry) -> TickRecord:
+    """The tick of an entry.
+
+    Raises:
+        JournalError: the bytes are no tick; the message names the record.
+    """
+    try:
+        return segment.layout.decode(entry.body)
+    except JournalError as error:
+        raise JournalError(f"segment {entry.segment}, record {entry.n}: {error}") from None
 
 
 def _number(body: bytes) -> int:

@@ -20,11 +20,9 @@ TICK_HEAD = struct.Struct("<qq")
 """Sequence and monotonic_ns: the first two numbers of a tick record."""
 _ROW_OVERHEAD = 100
 _NEW = ".new"
-_SCHEMA = """
+_SCHEMA = f"""
 BEGIN IMMEDIATE;
-CREATE TABLE record (
-  n INTEGER PRIMARY KEY, kind INTEGER NOT NULL, body BLOB NOT NULL, hash BLOB NOT NULL
-);
+{chain.RECORD_TABLE};
 CREATE TRIGGER no_update BEFORE UPDATE ON record
 BEGIN SELECT RAISE(ABORT, 'the journal is append-only'); END;
 CREATE TRIGGER no_delete BEFORE DELETE ON record
@@ -183,7 +181,9 @@ def resume(directory: Path) -> Resume:
     index, file = segments[-1]
     sequence = _next_sequence([path for _, path in segments])
     try:
+        size = chain.must_be_file(file)
         with closing(sqlite3.connect(file, isolation_level=None)) as connection:
+            chain.must_hold_records(connection, size)
             rows = chain.last_rows(connection, 1000)
             with suppress(
                 *chain.UNREADABLE
@@ -195,6 +195,7 @@ def resume(directory: Path) -> Resume:
         closed = kind == Kind.EVENT and chain.load_json(body)["event"] == "JournalClosed"
     except (
         sqlite3.Error,
+        JournalError,
         LookupError,
         TypeError,
         AttributeError,
@@ -209,21 +210,26 @@ def resume(directory: Path) -> Resume:
     return Resume(index, previous, "start", text, sequence)
 
 
-def companions(file: Path) -> list[Path]:
-    """What SQLite keeps beside a segment that is not sealed."""
-    return [file.with_name(file.name + ending) for ending in ("-wal", "-shm", "-journal")]
-
-
 def _seal_leftovers(files: list[Path]) -> None:
     """Seal what a cut between making a segment and sealing the one before left open."""
     for file in files:
-        if any(path.exists() for path in companions(file)):
+        if any(path.exists() for path in chain.companions(file)):
             # what cannot be sealed stays readable through its WAL
             with (
-                suppress(*chain.UNREADABLE),
-                closing(sqlite3.connect(file, isolation_level=None)) as connection,
+                suppress(*chain.UNREADABLE, JournalError),
+                closing(_to_seal(file)) as connection,
             ):
                 connection.execute("PRAGMA journal_mode=DELETE")
+
+
+def _to_seal(file: Path) -> sqlite3.Connection:
+    """A connection that writes.
+
+    Raises:
+        JournalError: it is no file of ours.
+    """
+    chain.must_be_file(file)
+    return sqlite3.connect(file, isolation_level=None)
 
 
 def _unbegun(file: Path) -> bool:
@@ -257,7 +263,7 @@ def _overtaken(file: Path, before: Path) -> bool:
 
 def _discard(file: Path) -> None:
     """Remove a segment without records, as far as the disk lets us."""
-    for path in (file, *companions(file)):
+    for path in (file, *chain.companions(file)):
         with suppress(OSError):
             path.unlink(missing_ok=True)
     with suppress(OSError):
