@@ -7,7 +7,11 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
+from steadyhand.controllers.errors import SteadyhandError
+from steadyhand.runtime.bundle.archive import read_file
 from steadyhand.runtime.modes import Mode
+
+_MAX_BYTES = 1024
 
 
 def save_asked(path: Path, mode: Mode) -> None:
@@ -38,9 +42,9 @@ def save_asked(path: Path, mode: Mode) -> None:
 def load_asked(path: Path) -> Mode:
     """The wish, or off when there is none or it cannot be understood: off is always safe."""
     try:
-        data = json.loads(path.read_bytes()[:1024])
+        data = json.loads(read_file(path, max_bytes=_MAX_BYTES))
         return Mode(data["asked"])
-    except (OSError, ValueError, KeyError, TypeError):
+    except (SteadyhandError, OSError, ValueError, KeyError, TypeError, RecursionError):
         return Mode.OFF
 
 

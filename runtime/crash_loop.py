@@ -235,8 +235,9 @@ class CrashLoop:
     def _how(self) -> tuple[ReasonCode, str]:
         """How the run before ended, as far as the service manager has told."""
         try:
-            words = (self._folder / END_FILE).read_text("ascii")[:200].split()
-        except (OSError, ValueError):
+            told = read_file(self._folder / END_FILE, max_bytes=_MAX_BYTES)
+            words = told.decode("ascii")[:200].split()
+        except (SteadyhandError, OSError, ValueError):
             words = []
         if len(words) != 3 or words[0] == "success":
             return ReasonCode.RESTART, "killed, or the machine went down"

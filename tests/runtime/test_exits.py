@@ -64,7 +64,8 @@ def test_no_kind_of_error_is_forgotten():
 
 EXPECTED = {
     "NOT_RUNNING": 69, "GONE": 69,
-    "STARTING": 75, "STOPPING": 75, "TIMEOUT": 75, "HUNG": 75, "BUSY": 75, "QUEUE_FULL": 75, "RATE": 75,
+    "STARTING": 75, "STOPPING": 75, "TIMEOUT": 75, "HUNG": 75, "BUSY": 75,
+    "QUEUE_FULL": 75, "RATE": 75,
     "DENIED": 77, "ROLE": 77,
     "ARGUMENTS": 2, "UNKNOWN_COMMAND": 2, "UNKNOWN_OUTPUT": 2, "UNKNOWN_CODE": 2,
     "OUT_OF_RANGE": 1, "REASON_MISSING": 1, "DURATION": 1, "CONFLICT": 1, "NO_OVERRIDE": 1,

@@ -1,0 +1,84 @@
+"""Small files of state that a start reads: whatever lies there, a start neither waits nor falls."""
+
+import os
+import threading
+
+import pytest
+
+from steadyhand.runtime.asked import load_asked
+from steadyhand.runtime.crash_loop import END_FILE, STATE_FILE, Counted, CrashLoop
+from steadyhand.runtime.modes import Mode
+
+
+def fifo(path):
+    os.mkfifo(path)
+
+
+def device(path):
+    path.symlink_to("/dev/zero")
+
+
+def linked(path):
+    other = path.with_name("other")
+    other.write_text('{"asked": "full"}')
+    path.symlink_to(other)
+
+
+def deep(path):
+    path.write_bytes(b"[" * 1020)
+
+
+def long(path):
+    path.write_bytes(b'{"asked": "full"}' + b" " * 2**20)
+
+
+def sparse(path):
+    with path.open("wb") as stream:
+        stream.truncate(2**40)
+
+
+def folder(path):
+    path.mkdir()
+
+
+def binary(path):
+    path.write_bytes(bytes(range(256)))
+
+
+ODD = [fifo, device, linked, deep, long, sparse, folder, binary]
+
+
+def within(act, limit_s=20.0):
+    """What `act` returns; a test that would wait for ever fails instead."""
+    found = []
+    thread = threading.Thread(target=lambda: found.append(act()), daemon=True)
+    thread.start()
+    thread.join(limit_s)
+    assert found, "it waits, or it raised"
+    return found[0]
+
+
+@pytest.mark.parametrize("odd", ODD)
+def test_asked(tmp_path, odd):
+    path = tmp_path / "asked.json"
+    odd(path)
+    assert within(lambda: load_asked(path)) is Mode.OFF
+
+
+@pytest.mark.parametrize("odd", ODD)
+def test_notes_on_crashes(tmp_path, odd):
+    """What cannot be understood bars every policy until a person has looked."""
+    odd(tmp_path / STATE_FILE)
+    loop = within(lambda: CrashLoop(tmp_path))
+    assert "cannot be read" in loop.barred("a" * 64)
+
+
+@pytest.mark.parametrize("odd", ODD)
+def test_how_the_service_manager_saw_the_end(tmp_path, odd):
+    before = CrashLoop(tmp_path)
+    before.use(Counted(digest="a" * 64, label="x"))
+    before._release()  # the process is gone without an orderly end
+    odd(tmp_path / END_FILE)
+    loop = within(lambda: CrashLoop(tmp_path))
+    assert loop.before is not None
+    assert loop.before.text == "killed, or the machine went down"
