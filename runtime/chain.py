@@ -552,13 +552,29 @@ def last_rows(connection: sqlite3.Connection, count: int) -> list[tuple[int, int
     return rows[::-1]
 
 
-def describe_problem(verification: Verification) -> str:
-    """One line for people."""
+def describe_problem(verification: Verification, compared: bool = False) -> str:
+    """For people: the first bad record; or the head, and what nobody can tell without another.
+
+    Args:
+        verification: what was found.
+        compared: was a head given that had been noted elsewhere?
+    """
     if verification.ok:
-        return (
+        text = (
             f"{verification.records} records ({verification.ticks} ticks) in "
             f"{verification.segments} segments: chain intact"
         )
+        head = verification.head
+        if head is None:
+            return text
+        place = f"{head.segment}:{head.records}:{head.hash.hex()}"
+        told = (
+            "the head that was noted elsewhere is in it"
+            if compared
+            else "whether its end was cut off, only an end noted elsewhere tells: "
+            "journal verify --head SEGMENT:RECORDS:HASH"
+        )
+        return f"{text}\nhead {place}: note it elsewhere\n{told}"
     return f"first bad record: {verification.problems[0]}"
 
 

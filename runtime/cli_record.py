@@ -84,7 +84,7 @@ def journal_verify(
     noted elsewhere (status, metrics, an earlier verify) gives it away.
     """
     found = chain.verify(directory, expected=_head(head) if head else None)
-    show(chain.as_json(found), as_json, chain.describe_problem(found))
+    show(chain.as_json(found), as_json, chain.describe_problem(found, bool(head)))
     raise typer.Exit(Exit.DONE if found.ok else Exit.FAILED)
 
 

@@ -8,6 +8,7 @@ channel) and runs until it is told to stop.
 
 import argparse
 import asyncio
+import errno
 import json
 import logging
 import os
@@ -16,8 +17,9 @@ import socket
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from steadyhand.adapters.opcua.application_certificate import VALID_DAYS
 from steadyhand.adapters.sim.address_space import HANDSHAKE, namespace_uri
@@ -32,6 +34,11 @@ from steadyhand.controllers.catalogue import parameters_with, plant_kind
 from steadyhand.controllers.errors import ConfigError, SteadyhandError
 
 EX_IOERR, EX_CONFIG = 74, 78
+_REMEDIES = {
+    errno.EADDRINUSE: "something else has that port; take another one, or 0 for a free one",
+    errno.EADDRNOTAVAIL: "this machine has no such address",
+    errno.EACCES: "this user may not; take a port from 1024 on",
+}
 LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 INSECURE = "--insecure-no-encryption-and-anonymous-users"
 
@@ -62,38 +69,60 @@ def _some(text: str) -> float:
     return number
 
 
+class _Parser(argparse.ArgumentParser):
+    """Wrong words end in one line; the usage of two dozen options helps nobody to find a typo."""
+
+    def error(self, message: str) -> NoReturn:
+        wrong = message.removeprefix("unrecognized arguments: ").split()[0]
+        like = get_close_matches(wrong, self._option_string_actions, 1)
+        hint = f"; did you mean {like[0]}?" if like and wrong.startswith("--") else ""
+        self.exit(2, f"steadyhand: plant serve: {message}{hint} (--help lists the options)\n")
+
+
 def parser() -> argparse.ArgumentParser:
     """The command line."""
-    made = argparse.ArgumentParser(
+    made = _Parser(
         prog="steadyhand plant serve",
+        usage="%(prog)s [PLANT] --directory DIRECTORY [options]",
         description="A simulated plant behind a real, encrypted OPC UA server.",
     )
-    add = made.add_argument
+    add = made.add_argument_group("most used").add_argument
     add("--plant", default="thermal_storage", choices=sorted(PLANTS), help="what to simulate")
     add("--directory", type=Path, required=True, help="private directory for certificates")
-    add("--certificate-days", type=_some, default=VALID_DAYS, help="validity of new ones")
-    add("--host", default="127.0.0.1", help="address to listen on")
     add("--port", type=_whole(0, 65535), default=0, help="port; 0 picks a free one")
+    add("--time-scale", type=_some, default=None, help="plant per wall seconds; 1 by default")
+    add("--lockstep", action="store_true", help="one period per new heartbeat, instead")
+    add("--state", type=Path, default=None, help="file to resume from and to keep up to date")
+    add = made.add_argument_group("what happens to the plant").add_argument
     add("--seed", type=_whole(0), default=0, help="scenario and random faults")
     add("--days", type=_whole(1), default=5, help="length of the scenario; it repeats")
-    add("--end-after", type=_whole(1), default=None, help="periods until the plant stands still")
     add("--season", default=None, help="season of the scenario")
-    add("--substeps", type=_whole(1), default=3, help="parts of a period judged one by one")
-    add("--shed-s", type=_some, default=None, help="plant seconds until the plant takes over")
-    pace = made.add_mutually_exclusive_group()
-    pace.add_argument("--time-scale", type=_some, default=1.0, help="plant per wall seconds")
-    pace.add_argument("--lockstep", action="store_true", help="one period per new heartbeat")
-    add("--state", type=Path, default=None, help="file to resume from and to keep up to date")
+    add("--end-after", type=_whole(1), default=None, help="periods until the plant stands still")
+    add("--faults", type=Path, default=None, help="JSON list of faults")
     add("--parameters", type=Path, default=None, help="JSON object of numbers of this plant")
+    add("--shed-s", type=_some, default=None, help="plant seconds until the plant takes over")
+    add("--substeps", type=_whole(1), default=3, help="parts of a period judged one by one")
+    add = made.add_argument_group("server").add_argument
+    add("--host", default="127.0.0.1", help="address to listen on")
+    add("--certificate-days", type=_some, default=VALID_DAYS, help="validity of new ones")
+    add(INSECURE, dest="insecure", action="store_true", help="for experiments on one machine only")
+    add("--side-channel", type=Path, default=None, help="socket; default DIRECTORY/side.sock")
+    add = made.add_argument_group("for tests").add_argument
     add("--log", type=Path, default=None, help="JSON lines of every write that arrives")
     add("--fsync", action="store_true", help="wait for the disk after every logged write")
-    add("--faults", type=Path, default=None, help="JSON list of faults")
-    add("--side-channel", type=Path, default=None, help="socket; default DIRECTORY/side.sock")
     add("--dummy-namespaces", type=_whole(0, 1000), default=0, help="more, with decoy nodes")
     add("--namespace-order", type=_whole(0), default=0, help="place of the plant's among them")
-    add(INSECURE, dest="insecure", action="store_true", help="for experiments on one machine only")
     add("--log-level", default="ERROR", choices=LOG_LEVELS, help="of the OPC UA library, to stderr")
     return made
+
+
+def _parsed(arguments: list[str] | None) -> argparse.Namespace:
+    made = parser()
+    options = made.parse_args(arguments)
+    if options.lockstep and options.time_scale is not None:
+        made.error("argument --lockstep: not allowed with argument --time-scale")
+    options.time_scale = options.time_scale or 1.0
+    return options
 
 
 async def serve(options: argparse.Namespace) -> None:
@@ -134,7 +163,12 @@ async def serve(options: argparse.Namespace) -> None:
     plant.end_tick = options.end_after
     resumed = plant.load()
     await server.init()
-    await plant.start(options.dummy_namespaces, options.namespace_order)
+    try:
+        await plant.start(options.dummy_namespaces, options.namespace_order)
+    except OSError as error:
+        text = _REMEDIES.get(error.errno or 0, error.strerror or str(error))
+        where = f"--host {options.host} --port {port}"
+        raise OSError(f"{where}: cannot listen there: {text}") from None
     plant.save()
     path = options.side_channel or options.directory / "side.sock"
     side = SideChannelServer(plant, path)
@@ -187,7 +221,7 @@ def _free_port(host: str) -> int:
 
 def main(arguments: list[str] | None = None) -> int:
     """Entry point; returns the exit status."""
-    options = parser().parse_args(arguments)
+    options = _parsed(arguments)
     logging.basicConfig(level=options.log_level.upper(), stream=sys.stderr)
     try:
         with suppress(asyncio.CancelledError):
@@ -196,7 +230,7 @@ def main(arguments: list[str] | None = None) -> int:
         sys.stderr.write(f"{error}\n")
         return EX_CONFIG
     except OSError as error:
-        sys.stderr.write(f"plant server: {error}\n")
+        sys.stderr.write(f"steadyhand: plant serve: {error}\n")
         return EX_IOERR
     return 0
 

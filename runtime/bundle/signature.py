@@ -168,6 +168,9 @@ def generate_key(
     private = Ed25519PrivateKey.generate()
     private_path = directory / f"{name}{PRIVATE_SUFFIX}"
     public_path = directory / f"{name}{PUBLIC_SUFFIX}"
+    for path in (private_path, public_path):
+        if os.path.lexists(path):
+            raise _taken(path)
     secret = private.private_bytes(
         serialization.Encoding.PEM,
         serialization.PrivateFormat.PKCS8,
@@ -176,9 +179,20 @@ def generate_key(
     try:
         write_new(private_path, secret, mode=0o600)
         write_new(public_path, public_pem(private.public_key(), purposes, expires), mode=0o644)
+    except FileExistsError as error:  # just now
+        raise _taken(Path(os.fsdecode(error.filename))) from None
     except OSError as error:
-        raise BundleError("BUNDLE_KEY", f"cannot write the key: {error}") from None
+        text = f"{private_path}: cannot be written: {error.strerror}"
+        raise BundleError("BUNDLE_KEY", text) from None
     return private_path, public_path
+
+
+def _taken(path: Path) -> BundleError:
+    return BundleError(
+        "BUNDLE_KEY",
+        f"{path}: is there already, and no key is ever replaced; take another --name, or move it "
+        "away",
+    )
 
 
 def public_pem(

@@ -57,7 +57,7 @@ def test_signature_is_plain_ed25519():
 def test_keys_are_never_overwritten(tmp_path):
     private, _ = generate_key(tmp_path, "release", ["controller"])
     before = private.read_bytes()
-    with pytest.raises(BundleError, match="exists"):
+    with pytest.raises(BundleError, match="is there already"):
         generate_key(tmp_path, "release", ["controller"])
     assert private.read_bytes() == before
 
@@ -180,3 +180,15 @@ def test_commands_from_key_to_rollback(kit, good, tmp_path):
     token = commands.permit_rollback(target, tmp_path / "fresh.key.pem", tmp_path / "token", days=1)
     assert token["manifest_sha256"] == examined["manifest_sha256"]
     assert commands.inspect(target)["manifest_sha256"] == examined["manifest_sha256"]
+
+
+@pytest.mark.parametrize("ending", [".key.pem", ".pub.pem"])
+def test_a_key_that_is_there_is_named_with_the_remedy(tmp_path, ending):
+    there = tmp_path / f"me{ending}"
+    there.write_bytes(b"mine")
+    with pytest.raises(BundleError, match=r"is there already.*take another --name") as refused:
+        generate_key(tmp_path, "me", ["controller"])
+    assert str(there) in str(refused.value)
+    assert "Errno" not in str(refused.value)
+    assert [path.name for path in tmp_path.iterdir()] == [there.name]
+    assert there.read_bytes() == b"mine"

@@ -329,3 +329,20 @@ def test_first_bad_record_among_a_million(tmp_path):
     assert tick.sequence == 900_000
     edit(segment.file, ("UPDATE record SET kind = 2 WHERE n = 1234", ()))
     assert first(tmp_path) == (segment.index, 1234)
+
+
+def test_verify_tells_the_head_and_what_it_cannot_know(journal):
+    found = verify(journal)
+    assert found.head is not None
+    place = f"{found.head.segment}:{found.head.records}:{found.head.hash.hex()}"
+    assert place.startswith("3:12:")
+    said = chain.describe_problem(found)
+    assert f"head {place}" in said
+    assert "only an end noted elsewhere tells" in said
+    edit(segment_files(journal)[2], ("DELETE FROM record WHERE n >= ?", (5,)))
+    assert verify(journal).ok  # nobody could tell, and it is said
+    assert "only an end noted elsewhere tells" in chain.describe_problem(verify(journal))
+    segment_files(journal)[2].unlink()
+    assert verify(journal).ok
+    missing = verify(journal, expected=found.head)
+    assert "tail cut, or an older copy" in chain.describe_problem(missing, compared=True)
