@@ -17,12 +17,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from steadyhand.controllers.errors import SteadyhandError
 from steadyhand.runtime import chain
+from steadyhand.runtime.bundle.archive import read_file
 from steadyhand.runtime.segment import TICK_HEAD
 
 SLOTS = 256
 SLOT_BYTES = 4096
 HEAD_BYTES = 65_536
+_MAX_BYTES = 16 * (HEAD_BYTES + SLOTS * SLOT_BYTES)
 _LENGTH = struct.Struct("<I")
 _SLOT = struct.Struct("<II")
 """CRC-32 and length of the body behind it: a slot that was being written is not taken for one."""
@@ -87,10 +90,10 @@ def left_behind(file: Path, sequence: int) -> Left | None:
     What cannot be read is no reason not to start: then there are none.
     """
     try:
-        data = file.read_bytes()
+        data = read_file(file, max_bytes=_MAX_BYTES)
         (length,) = _LENGTH.unpack_from(data)
         about = chain.load_json(data[_LENGTH.size : _LENGTH.size + length])
-    except (OSError, ValueError, struct.error):
+    except (SteadyhandError, OSError, ValueError, RecursionError, struct.error):
         return None
     found: dict[int, bytes] = {}
     for at in range(HEAD_BYTES, len(data) - SLOT_BYTES + 1, SLOT_BYTES):

@@ -16,7 +16,7 @@ from steadyhand.runtime.config import load_config, require
 from steadyhand.runtime.events import detail
 from steadyhand.runtime.modes import Mode
 from steadyhand.runtime.operator_client import OperatorClient
-from steadyhand.runtime.outlook import way_back
+from steadyhand.runtime.outlook import held, way_back
 from steadyhand.runtime.quantity import MINUS, magnitude
 from steadyhand.runtime.terminal import show
 
@@ -85,6 +85,8 @@ def status_table(now: dict[str, Any]) -> Table:
     text = detail(cause["signal"], cause["text"])
     why = " ".join(part for part in (cause["code"], cause["signal"], text) if part)
     asked = "" if now["asked"] == now["mode"] else f" (before the restart: {now['asked']})"
+    for text in held(now):
+        table.add_row("OVERRIDE", text)
     table.add_row("mode", now["mode"] + asked)
     table.add_row("drives", now["source"])
     table.add_row("because", why)
@@ -102,17 +104,17 @@ def status_table(now: dict[str, Any]) -> Table:
     for name, value in now["observations"].items():
         if "forecast" not in name:
             table.add_row(name, _number(value))
-    for item in now["overrides"]:
-        table.add_row(
-            "override",
-            f"{item['output']}={item['value']:g} by {item['owner']}: {item['reason']}",
-        )
     _add_troubles(table, now)
     return table
 
 
 def _add_troubles(table: Table, now: dict[str, Any]) -> None:
-    """Everything that is not as it should be."""
+    """The controller, and everything that is not as it should be."""
+    table.add_row("controller", now.get("controller") or now.get("bundle") or "none")
+    swap = now.get("swap")
+    if swap:
+        text = f"{swap['file']}: {swap['outcome']}, {swap['code']}: {swap['text']}"
+        table.add_row("last swap", text)
     if now["alarm"]:
         table.add_row("bundle", now["alarm"])
     for item in now["alarms"]:

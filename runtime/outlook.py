@@ -1,6 +1,7 @@
 """Is it in control, and if not, what must happen for it to come back: in words, from a status."""
 
 from collections.abc import Iterator, Mapping
+from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
@@ -29,6 +30,26 @@ def in_control(now: Status) -> Answer:
     if now["source"] == Source.POLICY.name.lower():
         return Answer.YES
     return Answer.NO if now["mode"] in DRIVING_MODES else Answer.WATCHING
+
+
+def held(now: Status) -> Iterator[str]:
+    """Which outputs a person holds, whoever else drives: value, unit, end by the clock, reason."""
+    for item in now["overrides"]:
+        value = f"{item['value']:g} {item.get('unit', '')}".strip()
+        until = f"plant time {item['expires_s']:.0f} s"
+        if "until_wall_s" in item:
+            until = _by_the_clock(item["until_wall_s"])
+        yield (
+            f"override by {item['owner']} holds {item['output']} at {value} until {until}, "
+            f"reason: {item['reason']}"
+        )
+
+
+def _by_the_clock(wall_s: float) -> str:
+    """A time of today as a watch shows it here; with its date on another day."""
+    then, now = datetime.fromtimestamp(wall_s).astimezone(), datetime.now().astimezone()
+    same_day = then.date() == now.date()
+    return then.strftime("%H:%M %Z" if same_day else "%Y-%m-%d %H:%M %Z")
 
 
 def way_back(now: Status) -> Iterator[str]:

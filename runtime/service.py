@@ -6,6 +6,7 @@ stop:  loop ends → plant handed back → journal closed → sockets freed
 
 import os
 import threading
+import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import replace
@@ -98,6 +99,8 @@ class Service:
         self._open = ExitStack()
         self._stop: threading.Event | None = None
         self._swap: Swap | None = None
+        self.last_swap: dict[str, str] | None = None
+        """What became of the last swap: file, outcome, code, text; None before the first."""
         self._keys = assemble.trusted_keys(loaded)
         """May sign bundles until the stop; what is put there later counts from the next start."""
         self._unproven: Bundle | None = None
@@ -588,7 +591,13 @@ class Service:
         about = {"actor": command.actor, "reason": command.arguments["reason"], "file": file.name}
         self.recorder.event({"event": "SwapAsked", "code": "SWAP", **about})
         self._swap = Swap(self.loaded, self.plant, file, self._keys)
+        self._tell_swap("verifying", "SWAP", f"asked for by {command.actor}", file.name)
         return {"swap": "verifying"}
+
+    def _tell_swap(self, outcome: str, code: str, text: str, file: str = "") -> None:
+        """For the status; a new mapping each time, because the last one may be shown just now."""
+        name = file or (self.last_swap or {}).get("file", "")
+        self.last_swap = {"file": name, "outcome": outcome, "code": code, "text": text}
 
     def _drop_swap(self) -> None:
         """A policy that was prepared and never sat in the slot ends with the service."""
@@ -619,6 +628,8 @@ class Service:
             self.recorder.event(
                 {"event": "SwapRefused", "code": "SWAP_REFUSED", "text": str(error)}
             )
+            code = str(getattr(error, "code", "SWAP_REFUSED"))
+            self._tell_swap("refused", code, str(error).removeprefix(f"{code}: "))
             return
         note = threading.Thread(
             target=self.crashes.use, args=(counted(bundle),), name="crashes", daemon=True
@@ -634,6 +645,7 @@ class Service:
         self.vitals.bundle_not_after_s = bundle.manifest.not_after.timestamp()
         self.vitals.swaps += 1
         self.recorder.event({"event": "Swapped", "code": "SWAP", "old": old, "new": bundle.label})
+        self._tell_swap("done", "SWAP", f"{record_name(bundle)} instead of {old}")
 
 
 def introduction(service: Service) -> str:
@@ -713,9 +725,12 @@ def status(service: Service, tick: Tick) -> dict[str, Any]:
             {
                 "output": item.output,
                 "value": item.value,
+                "unit": plant.outputs.signals[plant.outputs.index(item.output)].unit,
                 "owner": item.owner,
                 "reason": item.reason,
                 "expires_s": item.expires_s,
+                "until_wall_s": time.time()
+                + (item.expires_s - tick.now_s) / service.config.clock.time_scale,
             }
             for item in modes.overrides
         ],
@@ -736,6 +751,8 @@ def status(service: Service, tick: Tick) -> dict[str, Any]:
             "correction_share": report.correction_share,
         },
         "bundle": service.policy.label,
+        "controller": record_name(service.bundle),
+        "swap": service.last_swap,
         "alarm": service.alarm,
         "go_live": service.go_live.words(service.bundle),
         "certificates": service.certificates.view(),

@@ -16,7 +16,7 @@ from steadyhand.controllers.signals import Signal
 from steadyhand.runtime.explain import DRIVERS, explain_tick
 from steadyhand.runtime.journal import Status as JournalStatus
 from steadyhand.runtime.modes import Mode
-from steadyhand.runtime.outlook import in_control, way_back
+from steadyhand.runtime.outlook import held, in_control, way_back
 from steadyhand.runtime.panel.trends import Trends
 from steadyhand.runtime.record import RecordLayout, TickRecord
 from steadyhand.runtime.recorder import Event, Recorder
@@ -174,7 +174,7 @@ class View:
             "wall_s": told.wall_s,
             "answer": in_control(now),
             "source": now["source"],
-            "words": DRIVERS[source],
+            "words": "; ".join((DRIVERS[source], *held(now))),
             "since_wall_s": trends.since_wall_s if known else told.wall_s,
             "since_plant_s": trends.since_plant_s if known else now["now_s"],
             "mode": now["mode"],

@@ -1,10 +1,14 @@
 """Words for who is in control and for the way back, over every situation."""
 
+import time
+from datetime import UTC, datetime
+
 import pytest
 
 from steadyhand.controllers.reasons import ReasonCode
+from steadyhand.runtime.cli_operator import status_table
 from steadyhand.runtime.events import EFFECTS, Situation
-from steadyhand.runtime.outlook import Answer, in_control, way_back
+from steadyhand.runtime.outlook import Answer, held, in_control, way_back
 from tests.support.panels import alarm, status
 
 LAST = "Then 4 ticks in a row without any of this; 0 so far."
@@ -26,6 +30,43 @@ def test_the_answer(mode, source):
 
 def test_who_drives_needs_no_way_back():
     assert list(way_back(told(source="policy"))) == []
+
+
+def held_output(until_s, **changes):
+    return {
+        "output": "storage_discharge_kw", "value": -50.0, "unit": "kW", "owner": "root",
+        "reason": "pump test", "expires_s": 9000.0, "until_wall_s": until_s,
+    } | changes  # fmt: skip
+
+
+def test_an_override_is_told_with_its_weight(monkeypatch):
+    monkeypatch.setenv("TZ", "UTC")
+    time.tzset()
+    today = datetime.now(UTC).replace(hour=21, minute=14, second=3)
+    told_now = list(held(told(source="policy", overrides=[held_output(today.timestamp())])))
+    said = "override by root holds storage_discharge_kw at -50 kW until "
+    assert told_now == [said + "21:14 UTC, reason: pump test"]
+    later = datetime(2031, 1, 2, 3, 4, tzinfo=UTC).timestamp()
+    assert list(held(told(overrides=[held_output(later)]))) == [
+        said + "2031-01-02 03:04 UTC, reason: pump test"
+    ]
+    assert list(held(told())) == []
+
+
+@pytest.mark.parametrize("source", ["policy", "fallback", "hold", "safe", "hands_off"])
+def test_an_override_stands_on_top_of_every_status(source):
+    now = told(
+        source=source, cause={"code": "OK", "signal": "", "text": ""}, confidence=None, sent={},
+        observations={}, certificates=[], journal={"fault": ""}, filter=None,
+        overrides=[held_output(0.0), held_output(0.0, output="valve", unit="")],
+        controller="small@3#ab",
+        swap={"file": "new.shb", "outcome": "refused", "code": "BUNDLE_SIG", "text": "unsigned"},
+    )  # fmt: skip
+    rows = list(zip(*(list(column.cells) for column in status_table(now).columns), strict=True))
+    assert [name for name, _ in rows[:3]] == ["OVERRIDE", "OVERRIDE", "mode"]
+    assert rows[0][1].startswith("override by root holds storage_discharge_kw at -50 kW until ")
+    assert ("controller", "small@3#ab") in rows
+    assert ("last swap", "new.shb: refused, BUNDLE_SIG: unsigned") in rows
 
 
 def test_a_mode_that_only_watches():

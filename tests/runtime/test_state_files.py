@@ -6,6 +6,7 @@ import threading
 import pytest
 
 from steadyhand.runtime.asked import load_asked
+from steadyhand.runtime.black_box import _LENGTH, HEAD_BYTES, left_behind
 from steadyhand.runtime.crash_loop import END_FILE, STATE_FILE, Counted, CrashLoop
 from steadyhand.runtime.modes import Mode
 
@@ -63,6 +64,19 @@ def test_asked(tmp_path, odd):
     path = tmp_path / "asked.json"
     odd(path)
     assert within(lambda: load_asked(path)) is Mode.OFF
+
+
+@pytest.mark.parametrize("odd", ODD)
+def test_black_box(tmp_path, odd):
+    path = tmp_path / "box"
+    odd(path)
+    assert within(lambda: (left_behind(path, 0),)) == (None,)
+
+
+def test_a_black_box_whose_head_is_deep(tmp_path):
+    path = tmp_path / "box"
+    path.write_bytes(_LENGTH.pack(60_000) + b"[" * 60_000 + bytes(HEAD_BYTES))
+    assert left_behind(path, 0) is None
 
 
 @pytest.mark.parametrize("odd", ODD)
