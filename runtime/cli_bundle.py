@@ -9,6 +9,7 @@ from steadyhand.controllers.catalogue import plant_kind
 from steadyhand.runtime.bundle import commands
 from steadyhand.runtime.bundle.contract import PlantContract
 from steadyhand.runtime.bundle.signature import CONTROLLER
+from steadyhand.runtime.bundle.words import sections
 from steadyhand.runtime.cli import AsJson
 from steadyhand.runtime.terminal import named_file, show
 
@@ -102,7 +103,7 @@ def verify(
 def inspect(bundle: BundleFile, as_json: AsJson = False) -> None:
     """What the bundle says about itself; nothing is verified."""
     found = commands.inspect(bundle)
-    show(found, as_json, _lines(found))
+    show(found, as_json, sections(found))
 
 
 @app.command("permit-rollback")

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.table import Table
+from rich.table import Column, Table
 
 from steadyhand.controllers.errors import RequestError
 from steadyhand.runtime import chain
@@ -15,6 +15,7 @@ from steadyhand.runtime.config import load_config, require
 from steadyhand.runtime.exits import Exit
 from steadyhand.runtime.explain import explain as explain_text
 from steadyhand.runtime.reader import JournalReader, tick_as_dict
+from steadyhand.runtime.spans import plant_time, span
 from steadyhand.runtime.terminal import named_file, show
 
 JournalDirectory = Annotated[
@@ -42,19 +43,20 @@ def journal_show(
     with JournalReader(directory) as journal:
         if events:
             found = list(journal.events())[-last:]
-            table = Table("tick", "event", "what")
+            table = Table("tick", "event", Column("what", overflow="fold"))
             for event in found:
                 table.add_row(str(event.tick), event.event, _words(event.data))
             show([{"event": e.event, "tick": e.tick, **e.data} for e in found], as_json, table)
             return
+        codes = Column("reasons", overflow="fold")
         end = journal.span()[1] + 1
         ticks = list(journal.ticks(max(0, end - last), end))
-        table = Table("tick", "plant time", "mode", "drives", "confidence", "sent", "reasons")
+        table = Table("tick", "plant time", "mode", "drives", "confidence", "sent", codes)
         for tick in ticks:
             sent = tick.sent.action.tolist() if tick.sent and tick.sent.written else []
             table.add_row(
                 str(tick.sequence),
-                f"{tick.observation.time_s:.0f} s",
+                plant_time(tick.observation.time_s),
                 tick.operator_mode,
                 tick.source.name.lower(),
                 f"{tick.verdict.confidence:.2f}" if tick.verdict else "",
@@ -179,4 +181,15 @@ def replay_command(
 
 
 def _words(data: dict[str, Any]) -> str:
-    return " ".join(f"{key}={value}" for key, value in data.items() if value not in ("", None))
+    return " ".join(
+        f"{key}={_word(key, value)}" for key, value in data.items() if value not in ("", None)
+    )
+
+
+def _word(key: str, value: Any) -> Any:  # noqa: ANN401
+    """A value of an event; times as people say them."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return value
+    if key in ("time_s", "until_s"):
+        return f"({plant_time(value)})"
+    return f"({span(value)})" if key.endswith("_s") and abs(value) >= 100.0 else value

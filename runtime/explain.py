@@ -1,7 +1,7 @@
 """One tick in words: what was seen, proposed, believed, decided, changed and sent, and why."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from math import isfinite, isnan
 
@@ -15,10 +15,12 @@ from steadyhand.controllers.frames import (
     Quality,
     Source,
 )
+from steadyhand.controllers.reasons import ReasonCode
 from steadyhand.controllers.signals import Signal, SignalSet, Vector
 from steadyhand.runtime.events import EFFECTS, Situation, describe
 from steadyhand.runtime.reader import EventRecord, JournalReader
 from steadyhand.runtime.record import RecordLayout, TickRecord
+from steadyhand.runtime.spans import plant_time, span
 
 _MOVE = re.compile(r"^\w+ -> (\w+): ")
 DRIVERS = {
@@ -75,11 +77,16 @@ def explain(journal: JournalReader, sequence: int) -> str:
     except JournalError:
         following = None
     cause = _last_move(journal.events_backwards(segment), tick)
-    return "\n".join(explain_tick(segment.layout, tick, following, cause))
+    owners = _owners(journal.events_backwards(segment), tick)
+    return "\n".join(explain_tick(segment.layout, tick, following, cause, owners))
 
 
 def explain_tick(
-    layout: RecordLayout, tick: TickRecord, following: TickRecord | None = None, cause: str = ""
+    layout: RecordLayout,
+    tick: TickRecord,
+    following: TickRecord | None = None,
+    cause: str = "",
+    owners: Mapping[str, str] | None = None,
 ) -> list[str]:
     """One line per stage.
 
@@ -88,16 +95,17 @@ def explain_tick(
         tick: the tick.
         following: the next tick, whose read-back tells if the plant followed.
         cause: text of the last change of driver up to this tick.
+        owners: who overrides, by output; the tick itself tells value and reason.
     """
     when = datetime.fromtimestamp(tick.wall_ns / 1e9, UTC).isoformat(timespec="milliseconds")
     lines = [
-        f"tick {tick.sequence}, {when}, plant time {tick.observation.time_s:g} s, "
+        f"tick {tick.sequence}, {when}, plant time {plant_time(tick.observation.time_s)}, "
         f"mode {tick.operator_mode}, controller {tick.bundle or 'none'}",
         *_plant(layout, tick),
         *_policy(layout, tick),
         *_trust(layout, tick),
         f"driver:  {DRIVERS[tick.source]}" + (f"; last change: {cause}" if cause else ""),
-        f"wanted:  {_values(layout.outputs, tick.wanted)}, from {_wish(tick)}" + _overridden(tick),
+        f"wanted:  {_wanted(layout.outputs, tick, owners or {})}",
         *_filter(layout, tick),
         *_sent(layout, tick, following),
     ]
@@ -117,6 +125,22 @@ def _last_move(backwards: Iterator[EventRecord], tick: TickRecord) -> str:
         if early and _MOVE.match(text):
             return text
     return ""
+
+
+def _owners(backwards: Iterator[EventRecord], tick: TickRecord) -> dict[str, str]:
+    """Who set the overrides that the tick names, by output."""
+    missing = {fault.signal for fault in tick.faults if fault.code is ReasonCode.OVERRIDE}
+    owners: dict[str, str] = {}
+    for event in backwards if missing else ():
+        if event.data.get("code") != ReasonCode.OVERRIDE or event.tick > tick.sequence + 1:
+            continue
+        signal, time_s = str(event.data.get("signal", "")), event.data.get("time_s")
+        if signal in missing and (time_s is None or time_s <= tick.now_s):
+            missing.remove(signal)
+            owners[signal] = str(event.data.get("actor", ""))
+            if not missing:
+                break
+    return owners
 
 
 def _number(value: float, signal: Signal) -> str:
@@ -183,13 +207,39 @@ def _trust(layout: RecordLayout, tick: TickRecord) -> list[str]:
     return [line, *_faults("trust", verdict.faults)]
 
 
-def _overridden(tick: TickRecord) -> str:
-    """The wanted command is not the proposal although the policy drives: say so."""
+def _wanted(outputs: SignalSet, tick: TickRecord, owners: Mapping[str, str]) -> str:
+    """What went into the filter, each output with where it came from."""
+    overrides = {
+        fault.signal: fault
+        for fault in tick.faults
+        if fault.code is ReasonCode.OVERRIDE
+        and fault.signal in outputs.names
+        and tick.wanted[outputs.index(fault.signal)] == fault.value
+    }
+    told, rest = [], []
+    for signal, value in zip(outputs, tick.wanted, strict=True):
+        text = f"{signal.name} = {_number(float(value), signal)}"
+        held = overrides.get(signal.name)
+        if held is None:
+            rest.append(text)
+        else:
+            owner = owners.get(signal.name) or "a person"
+            told.append(f"{text}, from the override of {owner} (reason {held.text})")
+    if rest:
+        held_there = [name in overrides for name in outputs.names]
+        told.append(f"{', '.join(rest)}, from {_wish(tick)}{_on_the_way(tick, held_there)}")
+    return "; ".join(told)
+
+
+def _on_the_way(tick: TickRecord, overridden: list[bool]) -> str:
+    """What is wanted is not the proposal although the policy drives: say so."""
     proposal = tick.proposal
     if tick.source is not Source.POLICY or proposal is None:
         return ""
-    same = tick.wanted.tobytes() == proposal.action.tobytes()
-    return "" if same else ", after an override or the ramp of a take-over"
+    pairs = zip(tick.wanted, proposal.action, overridden, strict=True)
+    same = all(held or wanted == proposed for wanted, proposed, held in pairs)
+    leash = " or the leash of mode limited" if tick.operator_mode == "limited" else ""
+    return "" if same else f", after the ramp of a take-over{leash}"
 
 
 def _filter(layout: RecordLayout, tick: TickRecord) -> list[str]:
@@ -209,7 +259,7 @@ def _filter(layout: RecordLayout, tick: TickRecord) -> list[str]:
     if 0 <= report.margin_row < len(layout.rows):
         nearest = f"nearest: {layout.rows[report.margin_row]}, margin {report.margin:.4g}"
         if isfinite(report.time_to_boundary_s):
-            nearest += f", its limit {report.time_to_boundary_s:.4g} s away"
+            nearest += f", its limit {span(report.time_to_boundary_s)} away"
         lines.append(nearest)
     for signal, value in zip(layout.outputs, certified.action, strict=True):
         for word, bound in (("lowest", signal.low), ("highest", signal.high)):

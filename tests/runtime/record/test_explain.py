@@ -1,5 +1,7 @@
 """The words say what the numbers say."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -16,8 +18,9 @@ from steadyhand.controllers.frames import (
     Verdict,
 )
 from steadyhand.controllers.reasons import ReasonCode
+from steadyhand.controllers.signals import Signal, SignalSet
 from steadyhand.runtime.events import Event, Severity
-from steadyhand.runtime.explain import explain, explain_tick
+from steadyhand.runtime.explain import _wanted, explain, explain_tick
 from steadyhand.runtime.journal import Journal, Limits
 from steadyhand.runtime.reader import JournalReader
 from tests.support.records import LAYOUT, fresh_recorder, observation, report, tick_arguments
@@ -34,7 +37,7 @@ def words(**changes: object) -> str:
 def test_a_sound_tick_in_full():
     lines = words().splitlines()
     assert lines[0].startswith("tick 0, ")
-    assert "plant time 6300 s, mode full, controller plant_a@3#abcdef" in lines[0]
+    assert "plant time day 1, 01:45, mode full, controller plant_a@3#abcdef" in lines[0]
     assert lines[1:] == [
         "plant:   link up, control granted, all measurements good",
         "policy:  discharge_kw = 120 kW (predicted return -3.5 ± 0.25, after 3 ms)",
@@ -45,7 +48,7 @@ def test_a_sound_tick_in_full():
         "filter:  changed the command as little as the constraints allow (solved): "
         "discharge_kw = 100 kW; moved discharge_kw by -20 kW (2.35 % of the input set)",
         "bound:   energy_low (k = -0.02, 0 is the limit; multiplier 0.3)",
-        "nearest: energy_low, margin 0.02, its limit 1800 s away",
+        "nearest: energy_low, margin 0.02, its limit 30 min away",
         "sent:    discharge_kw = 100 kW, as command 7",
         "applied: discharge_kw = 100 kW, when the tick began",
     ]
@@ -117,8 +120,66 @@ def test_limits_are_named():
     assert "limit:   discharge_kw is at its lowest value, -400" in text
 
 
-def test_an_override_is_not_called_the_policys():
-    assert "after an override or the ramp" in words(wanted=np.array([50.0]))
+def test_a_ramp_is_not_called_the_policys():
+    text = words(wanted=np.array([50.0]))
+    assert "discharge_kw = 50 kW, from the policy's proposal, after the ramp of a take-over" in text
+
+
+HELD = Fault(ReasonCode.OVERRIDE, "discharge_kw", 50.0, text="pump test")
+
+
+@pytest.mark.parametrize("source", Source)
+@pytest.mark.parametrize("mode", ["off", "shadow", "advisory", "limited", "full"])
+def test_an_override_is_named_whoever_drives(source, mode):
+    text = words(wanted=np.array([50.0]), source=source, mode=mode, faults=(HELD,))
+    line = next(line for line in text.splitlines() if line.startswith("wanted:"))
+    assert line == (
+        "wanted:  discharge_kw = 50 kW, from the override of a person (reason pump test)"
+    )
+
+
+def test_an_override_that_did_not_come_through_is_not_named():
+    text = words(wanted=np.array([49.0]), faults=(HELD,))
+    assert "from the policy's proposal, after the ramp" in text
+
+
+def test_only_the_overridden_outputs_are_the_persons():
+    outputs = SignalSet((Signal("a", "kW", -100.0, 100.0), Signal("b", "kW", -100.0, 100.0)))
+    recorder = fresh_recorder()
+    recorder.tick(**tick_arguments(proposal=Proposal(np.array([120.0]))))
+    tick = LAYOUT.decode(recorder.ticks.peek(0, 1)[0][0])
+    held = Fault(ReasonCode.OVERRIDE, "b", -50.0, text="why")
+    tick = replace(
+        tick, wanted=np.array([7.0, -50.0]), faults=(held,), proposal=Proposal(np.array([7.0, 9.0]))
+    )
+    assert _wanted(outputs, tick, {"b": "root"}) == (
+        "b = -50 kW, from the override of root (reason why); a = 7 kW, from the policy's proposal"
+    )
+
+
+def test_the_owner_comes_from_the_journal(tmp_path):
+    recorder = fresh_recorder()
+
+    def said(number: int, code: ReasonCode, actor: str) -> None:
+        now_s = 900.0 * number + 0.5
+        recorder.event(
+            Event(now_s, code, Severity.LOG, "x", actor=actor, signal="discharge_kw", value=50.0)
+        )
+
+    with Journal(tmp_path, recorder, Limits(commit_every_s=0.002)):
+        for number in range(4):
+            faults = (HELD,) if number in (1, 3) else ()
+            if number == 1:
+                said(1, ReasonCode.OVERRIDE, "ann")
+            if number == 2:
+                said(2, ReasonCode.HANDBACK, "ann")
+            if number == 3:
+                said(3, ReasonCode.OVERRIDE, "root")
+            recorder.tick(**tick_arguments(number, wanted=np.array([50.0]), faults=faults))
+    reader = JournalReader(tmp_path)
+    assert "from the override of ann (reason pump test)" in explain(reader, 1)
+    assert "override of" not in explain(reader, 2)
+    assert "from the override of root (reason pump test)" in explain(reader, 3)
 
 
 def test_from_a_journal_with_cause_and_read_back(tmp_path):
