@@ -628,3 +628,55 @@ class Histories(RuleBasedStateMachine):
 
 Histories.TestCase.settings = settings(max_examples=150, stateful_step_count=60, deadline=None)
 TestHistories = Histories.TestCase
+
+
+# -- why this tick is not simply the policy driving ---------------------------------------------
+
+
+def codes(bench, unchanged=True):
+    return [fault.code for fault in bench.machine.why(unchanged)]
+
+
+def test_a_policy_whose_wish_goes_through_needs_no_reason():
+    assert codes(driving()) == []
+
+
+def test_a_wish_on_the_way_back_tells_what_the_ramp_comes_from():
+    bench = driving()
+    assert codes(bench, unchanged=False) == [ReasonCode.HANDBACK]
+    bench.ticks(1, ReasonCode.OBS_STALE)
+    bench.ticks(2)
+    assert bench.machine.source is Source.POLICY
+    assert codes(bench, unchanged=False) == [ReasonCode.RECOVERED]
+
+
+def test_on_a_leash_the_mode_is_the_reason():
+    bench = Bench(mode=Mode.LIMITED)
+    bench.ticks(3)
+    assert bench.machine.source is Source.POLICY
+    (fault,) = bench.machine.why(unchanged=False)
+    assert (fault.code, fault.text != "") == (ReasonCode.MODE_REQUEST, True)
+
+
+def test_who_drives_instead_tells_what_demands_it():
+    assert codes(driving(Source.FALLBACK)) == [ReasonCode.OBS_STALE]
+    assert codes(driving(Source.HANDS_OFF), unchanged=False) == [ReasonCode.LINK_DOWN]
+
+
+def test_while_clean_ticks_are_counted_the_first_cause_stays():
+    bench = driving(setup=ModeSettings(n_clean=4))
+    bench.tick(ReasonCode.OBS_STALE)
+    assert bench.machine.clean_ticks == 0
+    bench.tick()
+    assert bench.machine.clean_ticks == 1
+    assert bench.machine.source is Source.FALLBACK
+    assert codes(bench) == [ReasonCode.OBS_STALE]
+
+
+def test_every_override_is_named_with_its_value_and_reason():
+    bench = driving()
+    bench.machine.set_override("pump", -2.0, "anna", "bearing is hot", 60.0)
+    bench.tick()
+    _, fault = bench.machine.why(unchanged=False)
+    assert (fault.code, fault.signal, fault.value) == (ReasonCode.OVERRIDE, "pump", -2.0)
+    assert fault.text == "bearing is hot"

@@ -10,9 +10,17 @@ from steadyhand.controllers.errors import ModelError, SignalError
 from steadyhand.controllers.frames import Observation
 from steadyhand.controllers.reasons import ReasonCode
 from steadyhand.controllers.signals import Signal, SignalSet
+from steadyhand.controllers.trust import novelty
 from steadyhand.controllers.trust.novelty import Novelty, fit_novelty, novelty_from_dict
 
 NAMES = ("a", "b", "c")
+
+
+@pytest.fixture(autouse=True, params=["compiled", "source"])
+def kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every test runs twice: on the compiled kernel and on its Python source."""
+    if request.param == "source":
+        monkeypatch.setattr(novelty, "_distances", novelty._distances.py_func)
 
 
 @pytest.fixture
