@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
+from steadyhand.controllers.errors import RequestError
 from steadyhand.runtime.exits import EPILOG, Exit, guarded
 from steadyhand.runtime.terminal import console, show
 
@@ -98,9 +99,11 @@ def plant_show(
     plant: Annotated[str, typer.Argument(help="Name of the plant.")], as_json: AsJson = False
 ) -> None:
     """Signals, outputs, limits and parameters of one plant."""
-    from steadyhand.controllers.catalogue import plant_kind
+    from steadyhand.controllers.catalogue import PLANTS, plant_kind
     from steadyhand.controllers.plants.parameters import parameter_table
 
+    if plant not in PLANTS:
+        raise RequestError("ARGUMENTS", f"no plant {plant!r}; there are: {', '.join(PLANTS)}")
     kind = plant_kind(plant)
     made = kind.plant(kind.parameters)
     table = Table("signal", "unit", "low", "high", "meaning", title=kind.title)

@@ -5,7 +5,8 @@ from typing import Annotated, Any
 
 import typer
 
-from steadyhand.controllers.catalogue import plant_kind
+from steadyhand.controllers.catalogue import PLANTS, plant_kind
+from steadyhand.controllers.errors import RequestError
 from steadyhand.runtime.bundle import commands
 from steadyhand.runtime.bundle.contract import PlantContract
 from steadyhand.runtime.bundle.signature import CONTROLLER
@@ -29,8 +30,10 @@ def contract(plant: str) -> PlantContract:
     """What a bundle for the plant type must have been made for.
 
     Raises:
-        ConfigError: no such plant.
+        RequestError: ARGUMENTS: no such plant.
     """
+    if plant not in PLANTS:
+        raise RequestError("ARGUMENTS", f"no plant {plant!r}; there are: {', '.join(PLANTS)}")
     kind = plant_kind(plant)
     made = kind.plant(kind.parameters)
     return PlantContract(kind.id, made.observations, made.outputs, made.period_s)

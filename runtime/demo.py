@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import dataclass, field
+from math import inf
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -27,11 +28,12 @@ from steadyhand.adapters.sim.faults import FaultKind, SignalFault
 from steadyhand.adapters.sim.plants import RunSpec, thermal_storage_scenario
 from steadyhand.adapters.sim.process import PlantProcess
 from steadyhand.controllers.catalogue import PlantKind, plant_kind
-from steadyhand.controllers.errors import ConfigError, LinkError, RequestError
+from steadyhand.controllers.errors import LinkError, RequestError
 from steadyhand.controllers.frames import Source
 from steadyhand.runtime.cli_operator import status_table
 from steadyhand.runtime.operator_client import OperatorClient
 from steadyhand.runtime.reader import JournalReader
+from steadyhand.runtime.spans import plant_time
 from steadyhand.runtime.terminal import console as make_console
 from steadyhand.runtime.terminal import named_file
 from steadyhand.runtime.virtual import start_runtime, stop_runtime, virtual_config
@@ -44,6 +46,8 @@ SEASON = "hot_weeks,hot_weeks,heat_wave,hot_weeks"
 DAYS = 4
 TIME_SCALE = 6_000.0
 """Plant seconds per second: a tick of 15 min takes 0.15 s, four days take about a minute."""
+PROGRESS_S = 5.0
+"""Between two lines of a log."""
 POLL_S = 0.1
 
 
@@ -76,10 +80,11 @@ def run_demo(plant: str, out: Path, as_json: bool) -> int:
     """Run the demonstration; returns the exit status.
 
     Raises:
-        ConfigError: the plant has no demonstration, or the shipped configuration is not there.
+        RequestError: ARGUMENTS: the plant has no demonstration.
+        ConfigError: the shipped configuration is not there.
     """
     if plant != "thermal_storage":
-        raise ConfigError(f"no demonstration of {plant!r}; there is: thermal_storage")
+        raise RequestError("ARGUMENTS", f"no demonstration of {plant!r}; there is: thermal_storage")
     kind = plant_kind(plant)
     console = make_console(stderr=as_json)
     with named_file(out):
@@ -128,6 +133,7 @@ def run_demo(plant: str, out: Path, as_json: bool) -> int:
         sys.stdout.write(json.dumps(_public(result), indent=2, allow_nan=False) + "\n")
     else:
         console.print(*tables(result))
+        console.print(meaning(result))
         console.print(f"picture: {picture}   data: {out / 'demo.json'}")
     return 0 if result["violations"]["controller"] == 0 else 1
 
@@ -223,7 +229,10 @@ def watch(stage: Stage, kind: PlantKind, yard: "Future[Yardstick]", console: Con
     waiting = list(TROUBLES)
     said: list[str] = []
     end_s = DAYS * DAY_S
-    with Live(console=console, refresh_per_second=8, transient=True) as live:
+    shown_s = -inf
+    with Live(
+        console=console, refresh_per_second=8, transient=True, auto_refresh=console.is_terminal
+    ) as live:
         try:
             while True:
                 truth = stage.truth()
@@ -234,11 +243,21 @@ def watch(stage: Stage, kind: PlantKind, yard: "Future[Yardstick]", console: Con
                     said.append(f"day {trouble.at_s / DAY_S + 1:.2f}: {trouble.text}")
                     trouble.do(stage)
                 now = ask(stage)
-                live.update(view(now, truth, yard, said, kind))
+                if console.is_terminal:
+                    live.update(view(now, truth, yard, said, kind))
+                elif time.monotonic() - shown_s >= PROGRESS_S:  # a log gets lines
+                    shown_s = time.monotonic()
+                    console.print(progress(now, truth))
                 time.sleep(POLL_S)
         except KeyboardInterrupt:
             console.print("handing the plant back")
             return True
+
+
+def progress(now: dict[str, Any], truth: dict[str, Any]) -> str:
+    """One line of a log."""
+    driver = now["source"] if now else "no answer"
+    return f"{plant_time(truth['time_s'])} of {DAYS} days, cost {truth['cost']:.2f} $, {driver}"
 
 
 def view(
@@ -288,6 +307,8 @@ def summary(
     sources = [tick.source for tick in ticks]
     broken = truth["violations"]
     # an interrupted run is compared with what the others had cost by then
+    last_tick = int(truth["time_s"] // 900.0)
+    seen = {int(tick.observation.time_s // 900.0) for tick in ticks}
     last = min(max(int(truth["time_s"] // 900.0), 1), len(yard.optimum)) - 1
     return {
         "plant": kind.id,
@@ -306,6 +327,7 @@ def summary(
         "share_of_ticks": {
             source.name.lower(): sources.count(source) / max(len(sources), 1) for source in Source
         },
+        "ticks_missed": max(0, last_tick - len(seen)),
         "takeovers": takeovers,
         "server_restarts": stage.restarts,
         "tick_ms": {
@@ -322,6 +344,25 @@ def summary(
             "output": plant.outputs.names[0],
         },
     }
+
+
+def meaning(result: dict[str, Any]) -> str:
+    """What the tables say, in words; and where they say nothing of the controller, that."""
+    best = result["best_heuristic"]
+    saved = 1.0 - result["cost"] / result["cost_heuristics"][best]
+    above = result["cost"] / result["cost_optimum"] - 1.0
+    text = (
+        f"The learned controller cost {100 * abs(saved):.1f} % {'less' if saved >= 0 else 'more'} "
+        f"than the best rule ({best}) and {100 * abs(above):.1f} % "
+        f"{'more' if above >= 0 else 'less'} than the optimum, which knows the future."
+    )
+    missed, share = result["ticks_missed"], result["share_of_ticks"]["policy"]
+    if missed or share < 0.5:
+        text += (
+            f" This machine was too busy ({missed} ticks missed, the policy drove {100 * share:.0f} "
+            "% of them): the costs of such a demonstration are not those of docs/evaluation."
+        )
+    return text
 
 
 def tables(result: dict[str, Any]) -> list[Table]:

@@ -203,10 +203,10 @@ def _evaluate_real_loop(sets: int, bundle: Path, trusted: Path, as_json: bool) -
 
 
 def _only_thermal(plant: str) -> None:
-    from steadyhand.controllers.errors import ConfigError
+    from steadyhand.controllers.errors import RequestError
 
     if plant != "thermal_storage":
-        raise ConfigError(f"no recipe for plant {plant!r}; there is: thermal_storage")
+        raise RequestError("ARGUMENTS", f"no recipe for plant {plant!r}; there is: thermal_storage")
 
 
 def _show(data: dict[str, object], as_json: bool) -> None:

@@ -11,7 +11,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from steadyhand.controllers.errors import ConfigError, SteadyhandError
+from steadyhand.controllers.errors import RequestError, SteadyhandError
 from steadyhand.training.bench import commands, fieldbus, goals, machine, opcua_server, pacing
 from steadyhand.training.bench.goals import GOALS, Check, Goal, faster, find
 from steadyhand.training.bench.report import markdown, run_goals, tables, times
@@ -83,7 +83,7 @@ def test_one_nan_among_the_errors_spoils_the_check():
 def test_goals_are_found_by_number_and_name():
     assert find("3") is find("nullspace")
     assert [goal.number for goal in GOALS] == list(range(1, 8))
-    with pytest.raises(ConfigError, match="no goal 'speed'; there are: 1 inference"):
+    with pytest.raises(RequestError, match="no goal 'speed'; there are: 1 inference"):
         find("speed")
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from steadyhand.controllers.errors import ConfigError
+from steadyhand.controllers.errors import ConfigError, RequestError
 from steadyhand.training.bench.machine import Neighbours, load
 from steadyhand.training.bench.turns import Row, Setting
 
@@ -158,13 +158,13 @@ def find(word: str) -> Goal:
     """Goal by number or name.
 
     Raises:
-        ConfigError: there is none; the message lists them.
+        RequestError: ARGUMENTS: there is none; the message lists them.
     """
     for goal in GOALS:
         if word in (str(goal.number), goal.name):
             return goal
     choices = ", ".join(f"{goal.number} {goal.name}" for goal in GOALS)
-    raise ConfigError(f"bench: no goal {word!r}; there are: {choices}")
+    raise RequestError("ARGUMENTS", f"bench: no goal {word!r}; there are: {choices}")
 
 
 def largest(values: Sequence[float]) -> float:

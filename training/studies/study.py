@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from steadyhand.controllers.errors import ConfigError
+from steadyhand.controllers.errors import RequestError
 from steadyhand.training import studies
 
 RESULTS = Path(studies.__file__).parent / "results"
@@ -74,11 +74,11 @@ def find(name: str) -> Study:
     """The study called `name`.
 
     Raises:
-        ConfigError: there is none; the message lists the choices.
+        RequestError: ARGUMENTS: there is none; the message lists the choices.
     """
     known = all_studies()
     if name not in known:
-        raise ConfigError(f"no study {name!r}; there are: {', '.join(known)}")
+        raise RequestError("ARGUMENTS", f"no study {name!r}; there are: {', '.join(known)}")
     return known[name]
 
 

@@ -8,7 +8,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from steadyhand.controllers.errors import ConfigError
+from steadyhand.controllers.errors import RequestError
 from steadyhand.training import commands
 from steadyhand.training.studies import commands as study_commands
 from steadyhand.training.studies import study as runner
@@ -73,7 +73,7 @@ def test_full_result_uses_all_seeds() -> None:
 
 
 def test_unknown_study_names_the_known_ones() -> None:
-    with pytest.raises(ConfigError, match=r"no study 'dice'; there are: .*atacom-dc"):
+    with pytest.raises(RequestError, match=r"no study 'dice'; there are: .*atacom-dc"):
         find("dice")
 
 
@@ -117,7 +117,7 @@ def test_run_prints_text(cli) -> None:
 def test_unknown_study_is_refused_by_the_command(cli) -> None:
     answer = cli("run", "dice")
     assert answer.exit_code != 0
-    assert isinstance(answer.exception, ConfigError)
+    assert isinstance(answer.exception, RequestError)
 
 
 def test_list_shows_the_committed_run(cli) -> None:
