@@ -24,6 +24,8 @@ Reason = Annotated[str, typer.Option("--reason", "-r", help="Why; goes into the 
 
 _STATUS_S, _COMMAND_S = 4.0, 15.0
 """Longest wait: a status is at hand at once, a command waits for the loop to be between ticks."""
+_NUMBER = re.compile(r"[+-]?[0-9]*\.?[0-9]+")
+_UNIT = re.compile(r"[A-Za-z%°µ/]{1,8}")
 _NEGATIVE = re.compile(r"-\.?[0-9]")
 
 
@@ -31,7 +33,19 @@ class _WithQuantities(TyperCommand):
     """A command whose arguments may be negative: `-50 kW` is a number here, not an option."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401  (click's)
-        """Negative numbers get a true minus sign, which no option begins with."""
+        """Negative numbers get a true minus sign, which no option begins with.
+
+        Raises:
+            RequestError: ARGUMENTS a number and its unit are two words.
+        """
+        for before, number, unit in zip(["", *args], args, args[1:], strict=False):
+            alone = _NUMBER.fullmatch(number) and _UNIT.fullmatch(unit)
+            if alone and before not in ("-r", "--reason"):
+                raise RequestError(
+                    "ARGUMENTS",
+                    f"{number} {unit}: a number and its unit are one word; put it into quotes: "
+                    f"'{number} {unit}'",
+                )
         shown = [MINUS + word[1:] if _NEGATIVE.match(word) else word for word in args]
         parsed: list[str] = super().parse_args(ctx, shown)
         return parsed
