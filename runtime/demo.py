@@ -360,7 +360,8 @@ def meaning(result: dict[str, Any]) -> str:
     if missed or share < 0.5:
         text += (
             f" This machine was too busy ({missed} ticks missed, the policy drove "
-            f"{100 * share:.0f} % of the others): the costs of such a demonstration are not those of docs/evaluation."
+            f"{100 * share:.0f} % of the others): the costs of such a demonstration are not those "
+            "of docs/evaluation."
         )
     return text
 
