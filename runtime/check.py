@@ -39,6 +39,8 @@ from steadyhand.controllers.heuristics.transfer import Transfer
 from steadyhand.controllers.signals import SignalSet
 from steadyhand.runtime.assemble import (
     admit,
+    child_limits,
+    kept_bundle,
     make_gate,
     make_heuristic,
     make_modes,
@@ -49,6 +51,7 @@ from steadyhand.runtime.assemble import (
     site_parameters,
     tightened,
 )
+from steadyhand.runtime.child import examine
 from steadyhand.runtime.config import CREDENTIALS_FOLDER, Loaded, OpcUaLink, load_config
 from steadyhand.runtime.folders import folder_fault
 from steadyhand.runtime.go_live import GoLive
@@ -500,6 +503,32 @@ def _bundle(loaded: Loaded, sound: bool) -> Iterator[Problem]:
     except ConfigError as error:
         if sound:
             yield _problem(loaded, ("bundle", "file"), f"{section.file}: {error}", "BUNDLE_TRUST")
+
+
+def started_instead(loaded: Loaded, problems: list[Problem]) -> str:
+    """What `run` would start although the configured bundle is refused; empty: it would not start.
+
+    The same rule as at the start (`first_policy`): where a bundle ran here before, the copy kept
+    of it is used, and where that is refused too, the heuristic drives. Bundles that are barred
+    after crashes are known to the start alone.
+    """
+    if not problems or any(not problem.code.startswith("BUNDLE_") for problem in problems):
+        return ""
+    try:
+        kept = kept_bundle(loaded)
+    except BundleError:
+        return ""
+    if kept is None:
+        return ""
+    parts = make_plant(loaded)
+    try:
+        bundle = admit(loaded, parts, kept)
+        bundle = bundle.tried(lambda: examine(bundle.spec, child_limits(loaded.config)))
+        make_gate(loaded.config, parts, bundle)
+    except (BundleError, ConfigError, ModelError) as error:
+        driver = loaded.config.fallback.heuristic
+        return f"the heuristic {driver}: the bundle that ran here last is refused, too: {error}"
+    return f"{bundle.label}, which ran here last"
 
 
 def go_live_words(loaded: Loaded) -> str:

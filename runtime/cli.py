@@ -48,27 +48,38 @@ def run(
 @app.command("check")
 def check_command(config: ConfigFile, as_json: AsJson = False) -> None:
     """Pre-flight: name every problem of a configuration at once. Writes nothing."""
-    from steadyhand.runtime.check import check, go_live_words
+    from steadyhand.runtime.assemble import forgotten_state
+    from steadyhand.runtime.check import check, go_live_words, started_instead
 
     loaded, problems = check(config)
     go_live = None if loaded is None else go_live_words(loaded)
+    warning = "" if loaded is None else forgotten_state(loaded)
+    instead = "" if loaded is None else started_instead(loaded, problems)
     data = {
         "file": str(config),
-        "ok": not problems,
+        "ok": not problems or bool(instead),
+        "runs_instead": instead or None,
         "problems": [
             {"line": p.line, "field": p.field, "code": p.code, "message": p.message}
             for p in problems
         ],
         "digest": loaded.digest if loaded else None,
         "go_live": go_live,
+        "warnings": [warning] if warning else [],
     }
     if problems:
         text = "\n".join(problem.text(str(config)) for problem in problems)
-        text += f"\n{len(problems)} problem{'s' if len(problems) > 1 else ''}; nothing was started"
+        if instead:
+            text = f"warning: {text}\n`run` starts with {instead}"
+        else:
+            s = "s" if len(problems) > 1 else ""
+            text += f"\n{len(problems)} problem{s}; nothing was started"
     else:
         text = f"{config}: nothing wrong\n{go_live}"
+    if warning:
+        text += f"\nwarning: {warning}"
     show(data, as_json, text)
-    raise typer.Exit(Exit.REFUSED if problems else Exit.DONE)
+    raise typer.Exit(Exit.REFUSED if problems and not instead else Exit.DONE)
 
 
 @app.command()

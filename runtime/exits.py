@@ -6,6 +6,7 @@ tell what to do: mend the configuration, try again, or call for help.
 
 import errno
 import os
+import signal
 import sys
 import traceback
 from collections.abc import Callable
@@ -35,6 +36,8 @@ class Exit(IntEnum):
     REFUSED = 78
 
 
+INTERRUPTED = 128 + signal.SIGINT
+"""As every shell has it; no meaning of ours."""
 MEANINGS = {
     Exit.DONE: "done",
     Exit.FAILED: "failed, or a request that was refused",
@@ -109,6 +112,9 @@ def guarded(command: Callable[[], object]) -> int:
             sys.stdout.flush()  # a full disk behind stdout must not look like success
     except SystemExit as ended:
         return ended.code if isinstance(ended.code, int) else int(ended.code is not None)
+    except KeyboardInterrupt:  # before anybody handles the signal: nothing was begun
+        sys.stderr.write("steadyhand: interrupted; nothing was begun\n")
+        return INTERRUPTED
     except BrokenPipeError:
         _close_stdout()
         return Exit.FAILED  # whoever read our output has gone; there is nobody to tell

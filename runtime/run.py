@@ -47,9 +47,14 @@ def run(file: Path, max_ticks: int | None = None, quiet: bool = False) -> None:
 
 
 def _run_and_exit(file: Path, max_ticks: int | None, quiet: bool) -> NoReturn:
-    from steadyhand.runtime.exits import guarded
+    try:
+        from steadyhand.runtime.exits import guarded
 
-    sys.exit(int(guarded(lambda: run(file, max_ticks, quiet))))
+        status = int(guarded(lambda: run(file, max_ticks, quiet)))
+    except KeyboardInterrupt:  # in the imports, or a second one: one line is enough
+        sys.stderr.write("steadyhand: interrupted\n")
+        status = 130
+    sys.exit(status)
 
 
 def _plain(words: list[str]) -> tuple[Path, int | None, bool] | None:

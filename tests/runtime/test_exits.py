@@ -98,6 +98,11 @@ def raises(error):
     return command
 
 
+def test_ctrl_c_is_one_line(capsys):
+    assert guarded(raises(KeyboardInterrupt())) == 130
+    assert capsys.readouterr().err == "steadyhand: interrupted; nothing was begun\n"
+
+
 def test_a_defect_keeps_its_trace_and_says_that_it_is_one(capsys):
     assert guarded(raises(KeyError("surprise"))) == 70
     told = capsys.readouterr().err

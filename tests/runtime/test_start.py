@@ -14,7 +14,7 @@ import pytest
 from steadyhand.controllers.errors import BundleError, ConfigError
 from steadyhand.controllers.frames import Observation, ProposalStatus
 from steadyhand.controllers.reasons import ReasonCode
-from steadyhand.runtime import assemble, child
+from steadyhand.runtime import assemble, check, child
 from steadyhand.runtime.bundle.commands import permit_rollback
 from steadyhand.runtime.bundle.load import Bundle
 from steadyhand.runtime.bundle.signature import generate_key, public_pem, read_private
@@ -274,6 +274,46 @@ def test_where_nothing_can_be_trusted_the_heuristic_drives_and_says_why(
     assert proposal.status is ProposalStatus.ABSENT
     assert [fault.code for fault in proposal.faults] == [ReasonCode.POLICY_ABSENT]
     assert np.isnan(proposal.action).all()
+
+
+def checked(site: Site, bundle: Path) -> tuple[list[str], str]:
+    """Codes that `check` finds of the bundle, and what it says would run instead."""
+    loaded = site.configured(bundle)
+    problems = list(check._bundle(loaded, sound=True))
+    return [problem.code for problem in problems], check.started_instead(loaded, problems)
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_check_names_what_run_would_start(site: Site, name: str) -> None:
+    """The same answer as the start's, over every refused bundle."""
+    make, code = REFUSED[name]
+    refused = make(site)
+    assert checked(site, refused) == ([code], ""), "none ever ran here: it is a problem"
+    site.ran(site.one)
+    codes, instead = checked(site, refused)
+    first = site.start(refused)
+    assert codes == [code]
+    assert first.bundle is not None
+    assert instead == f"{first.bundle.label}, which ran here last"
+    assert instead in first.alarm
+
+
+def test_check_of_an_older_bundle_than_the_one_that_ran(site: Site) -> None:
+    site.ran(site.two)
+    assert checked(site, site.one) == (["BUNDLE_ROLLBACK"], "second v2, which ran here last")
+    assert checked(site, site.two) == ([], "")
+
+
+@pytest.mark.parametrize("harm", [lose, alter, put_an_older_one, put_a_strangers, put_a_link])
+def test_check_says_where_the_heuristic_would_drive(
+    site: Site, harm: Callable[[Site, Path], None]
+) -> None:
+    harm(site, site.ran(site.two))
+    codes, instead = checked(site, site.one)
+    assert codes == ["BUNDLE_ROLLBACK"]
+    assert instead.startswith("the heuristic ")
+    assert "refused, too: BUNDLE_" in instead
+    assert site.start(site.one).bundle is None
 
 
 def test_a_state_that_others_may_write_to_is_refused(site: Site) -> None:
