@@ -26,7 +26,7 @@ from steadyhand.controllers.trust.gate import Gate, GateSettings
 from steadyhand.runtime import config as cfg
 from steadyhand.runtime.bundle.archive import read_file
 from steadyhand.runtime.bundle.contract import PlantContract
-from steadyhand.runtime.bundle.installed import PERMIT, InstalledState
+from steadyhand.runtime.bundle.installed import PERMIT, STATE_FILE, InstalledState
 from steadyhand.runtime.bundle.load import Bundle, admit_bundle
 from steadyhand.runtime.bundle.signature import TrustStore
 from steadyhand.runtime.certificate_watch import Watched
@@ -401,6 +401,27 @@ def installed_state(loaded: Loaded) -> InstalledState:
 def state_folder(loaded: Loaded) -> Path:
     """Where this plant's own state lies: beside the journal."""
     return loaded.path(loaded.config.journal.directory).parent
+
+
+def forgotten_state(loaded: Loaded) -> str:
+    """A warning where the state is new and another lies beside the configuration; else empty.
+
+    The state lies beside the journal: whoever names another journal leaves behind which bundles
+    ran here, and with it the protection against an older one.
+    """
+    here, home = state_folder(loaded), loaded.file.resolve().parent
+    if (here / STATE_FILE).exists():
+        return ""
+    others = [found.parent for found in sorted(home.glob(f"*/{STATE_FILE}"))]
+    others += [home] if (home / STATE_FILE).exists() else []
+    others = [folder for folder in others if folder.resolve() != here.resolve()]
+    if not others:
+        return ""
+    return (
+        f"{here} holds no memory of the bundles that ran here, but {others[0]} does: was "
+        f"journal.directory changed? Move {STATE_FILE} and installed-*.shb over (mode 0700 for the "
+        "folder), or an older bundle is not refused"
+    )
 
 
 def black_box_file(loaded: Loaded) -> Path:

@@ -68,6 +68,9 @@ def serve(
     health = Health.from_environment()
     health.starting("verifying configuration and bundle", START_S)
     loaded, parts, given = _checked(file, spawned)
+    if warning := assemble.forgotten_state(loaded):
+        with suppress(OSError, ValueError):
+            sys.stderr.write(f"steadyhand: {warning}\n")
     with _crashes(loaded).run() as crashes:
         first = _first(file, loaded, parts, given, crashes)
         if stop.is_set():  # before there is anything to hand back
