@@ -49,12 +49,10 @@ def run(
 def check_command(config: ConfigFile, as_json: AsJson = False) -> None:
     """Pre-flight: name every problem of a configuration at once. Writes nothing."""
     from steadyhand.runtime.assemble import forgotten_state
-    from steadyhand.runtime.assemble import forgotten_state
     from steadyhand.runtime.check import check, go_live_words, started_instead
 
     loaded, problems = check(config)
     go_live = None if loaded is None else go_live_words(loaded)
-    warning = "" if loaded is None else forgotten_state(loaded)
     warning = "" if loaded is None else forgotten_state(loaded)
     instead = "" if loaded is None else started_instead(loaded, problems)
     data = {
@@ -68,7 +66,6 @@ def check_command(config: ConfigFile, as_json: AsJson = False) -> None:
         "digest": loaded.digest if loaded else None,
         "go_live": go_live,
         "warnings": [warning] if warning else [],
-        "warnings": [warning] if warning else [],
     }
     if problems:
         text = "\n".join(problem.text(str(config)) for problem in problems)
@@ -79,8 +76,6 @@ def check_command(config: ConfigFile, as_json: AsJson = False) -> None:
             text += f"\n{len(problems)} problem{s}; nothing was started"
     else:
         text = f"{config}: nothing wrong\n{go_live}"
-    if warning:
-        text += f"\nwarning: {warning}"
     if warning:
         text += f"\nwarning: {warning}"
     show(data, as_json, text)
