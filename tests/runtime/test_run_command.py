@@ -103,3 +103,29 @@ def test_the_process_of_the_policy_loads_no_compiler_and_nothing_from_the_workin
     assert "onnxruntime" in loaded
     assert "numpy" in loaded
     assert "llvmlite" not in loaded
+
+
+INTERRUPTED = {
+    "in the start": "run.run = lambda *_: signal.raise_signal(signal.SIGINT)",
+    "in an import": "sys.modules['steadyhand.runtime.exits'] = None\n"
+    "class Slow:\n"
+    "    def find_spec(self, name, *_):\n"
+    "        if name == 'steadyhand.runtime.exits': signal.raise_signal(signal.SIGINT)\n"
+    "del sys.modules['steadyhand.runtime.exits']\n"
+    "sys.meta_path.insert(0, Slow())",
+}
+
+
+@pytest.mark.parametrize("where", INTERRUPTED)
+def test_ctrl_c_before_anything_was_begun_is_one_line(where):
+    code = f"import signal, sys\nfrom steadyhand.runtime import run\n{INTERRUPTED[where]}\n"
+    done = subprocess.run(
+        [sys.executable, "-c", code + "run.main(['any.yaml'])"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60.0,
+    )
+    assert done.returncode == 130, done.stderr
+    assert done.stderr.startswith("steadyhand: interrupted")
+    assert len(done.stderr.splitlines()) == 1
