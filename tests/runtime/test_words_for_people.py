@@ -3,6 +3,7 @@
 import pytest
 
 from steadyhand.runtime.cli import complete
+from steadyhand.runtime.cli_record import _words
 from steadyhand.runtime.demo import meaning, progress
 from steadyhand.runtime.exits import Exit, guarded
 
@@ -43,3 +44,8 @@ def test_a_quantity_in_two_words_is_told_of_quotes(words, capsys):
     command = ["override", "x.yaml", "storage_discharge_kw", *words]
     assert guarded(lambda: complete()(command, standalone_mode=False)) == Exit.USAGE
     assert "put it into quotes: '" in capsys.readouterr().err
+
+
+def test_events_tell_times_as_people_do():
+    said = _words({"time_s": 8099.999999971, "for_s": 5400.0, "count_s": 3.0, "text": ""})
+    assert said == "time_s=(day 1, 02:15) for_s=(1 h 30 min) count_s=3.0"
