@@ -58,8 +58,8 @@ format: $(VENV)/.dev ## Format and fix what can be fixed
 bench: $(VENV)/.bench ## Our figures beside named rivals, in the same run, as ratios
 	$(BIN)/steadyhand bench $(ARGS)
 
-train: $(VENV)/.dev ## Make the shipped thermal-storage bundle again from seed 0 (< 20 min on two cores)
-	$(BIN)/steadyhand train thermal_storage --seed 0 $(ARGS)
+train: $(VENV)/.dev ## Make the shipped thermal-storage bundle again from seed 0, into out/thermal_storage (10 min)
+	$(BIN)/steadyhand train thermal_storage --seed 0 --folder out/thermal_storage $(ARGS)
 
 slow: $(VENV)/.dev ## Long campaigns: kills, hostile policies, full studies
 	$(BIN)/python -m pytest -m slow --timeout 7200 $(ARGS)
