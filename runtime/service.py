@@ -408,6 +408,8 @@ class Service:
             self.panel.alive()
         if self.desk.drain(self._handlers()):
             self._hasten()
+        if self._stop is not None and self._stop.is_set():
+            self._hasten()  # a signal does not wait for the next planned tick, a period away
         if self._swap is not None and self._swap.done:
             swap, self._swap = self._swap, None
             self._finish_swap(swap)
