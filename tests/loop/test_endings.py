@@ -1,6 +1,8 @@
 """However the service ends, no process of a policy is left behind."""
 
 import signal
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -98,3 +100,32 @@ def test_a_signal_during_a_swap(rig, bundles, number, after_s):
     time.sleep(after_s)
     assert made.stop_runtime(number) == (0 if number == signal.SIGTERM else -number)
     watch.all_gone()
+
+
+SLOW_LOOP = """
+schema_version: 1
+name: slow
+plant: {id: thermal_storage, parameters: {}}
+period: 15 min
+clock: {source: paced}
+link: {kind: sim, days: 1}
+modes: {initial: "off"}
+fallback: {heuristic: storage_priority}
+journal: {directory: var/journal}
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda s: s.name)
+def test_a_loop_of_long_periods_ends_at_once(tmp_path, number):
+    config = tmp_path / "slow.yaml"
+    config.write_text(SLOW_LOOP)
+    command = [sys.executable, "-m", "steadyhand.runtime", "run", str(config)]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, cwd=tmp_path) as runtime:
+        segments = tmp_path / "var" / "journal"
+        until(lambda: any(segments.glob("*.sqlite*")) if segments.exists() else False, PATIENCE_S)
+        time.sleep(2.0)  # well inside the first period
+        runtime.send_signal(number)
+        try:
+            assert runtime.wait(10.0) == 0
+        finally:
+            runtime.kill()
