@@ -312,7 +312,7 @@ def test_numbers_beyond_all_sense_are_wrong_usage(plant_pki, option, value, caps
     with pytest.raises(SystemExit, match="2"):
         main(["--directory", str(plant_pki.directory), f"{option}={value}"])
     told = capsys.readouterr().err
-    assert told.startswith("usage: steadyhand plant serve ")
+    assert told.startswith("steadyhand: plant serve: argument ")
     assert f"argument {option}: {value!r}: a number from" in told
 
 
