@@ -1,7 +1,7 @@
 """Is it in control, and if not, what must happen for it to come back: in words, from a status."""
 
 from collections.abc import Iterator, Mapping
-from datetime import datetime
+from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
 
@@ -46,8 +46,8 @@ def held(now: Status) -> Iterator[str]:
 
 
 def _by_the_clock(wall_s: float) -> str:
-    """A time of today as a watch shows it here; with its date on another day."""
-    then, now = datetime.fromtimestamp(wall_s).astimezone(), datetime.now().astimezone()
+    """A time of today; with its date on another day. In UTC, like everything that is recorded."""
+    then, now = datetime.fromtimestamp(wall_s, UTC), datetime.now(UTC)
     same_day = then.date() == now.date()
     return then.strftime("%H:%M %Z" if same_day else "%Y-%m-%d %H:%M %Z")
 

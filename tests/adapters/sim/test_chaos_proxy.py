@@ -112,11 +112,10 @@ def test_reset_and_refuse(proxy, client):
     proxy.reset()
     with pytest.raises(ConnectionError):
         client.recv(1)
-    with (
-        socket.create_connection(("127.0.0.1", proxy.port), 5.0) as late,
-        pytest.raises(ConnectionError),
-    ):
-        late.recv(1)
+    with pytest.raises(ConnectionError):  # while it connects, or when it reads
+        late = socket.create_connection(("127.0.0.1", proxy.port), 5.0)
+        with late:
+            late.recv(1)
     proxy.heal()
     with socket.create_connection(("127.0.0.1", proxy.port), 5.0) as again:
         again.sendall(frame(2))
