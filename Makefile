@@ -4,8 +4,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
-# Whole files go to one of two processes, those that mostly wait (systemd, browsers, plants) first.
-BOTH_CORES := --numprocesses 2 --dist loadfile --no-loadscope-reorder
+# Whole files go to one of three processes, those that mostly wait (systemd, browsers, plants) first.
+BOTH_CORES := --numprocesses 3 --dist loadfile --no-loadscope-reorder
 ROOMS := controllers adapters runtime training
 
 .DEFAULT_GOAL := help
