@@ -119,7 +119,7 @@ def test_modes_that_only_watch_ask_the_policy_and_write_nothing(running, mode):
     first = running.status()["tick"]
     until(lambda: running.status().get("tick", 0) > first + 3, what="ticks")
     assert running.truth()["writes"]["arrived"] == arrived
-    until(lambda: running.ticks()[-1].sequence > first, what="the record of a tick")
+    until(lambda: list(running.ticks())[-1].sequence > first, what="the record of a tick")
     seen = [tick for tick in running.ticks() if tick.sequence > first]
     assert {tick.operator_mode for tick in seen} == {mode}
     assert all(tick.proposal.status is ProposalStatus.OK for tick in seen)
