@@ -2,7 +2,7 @@
 
 from typing import Protocol
 
-from steadyhand.controllers.frames import Observation, Sent, Source
+from steadyhand.controllers.frames import Fault, LinkState, Observation, Sent, Source
 from steadyhand.controllers.signals import SignalSet, Vector
 
 
@@ -48,6 +48,13 @@ class Link(Protocol):
 
     def newest(self) -> tuple[int, float]:
         """Number and plant time (s) of the newest image; never waits, consumes nothing."""
+        ...
+
+    def condition(self) -> tuple[LinkState, tuple[Fault, ...]]:
+        """State of the link at this moment and what is wrong with it; for any thread, never waits.
+
+        What is wrong stays named while a new connection is being tried.
+        """
         ...
 
     def stuck(self) -> str:

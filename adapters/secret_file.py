@@ -1,9 +1,13 @@
-"""Who could read a file that holds a secret?"""
+"""Files that hold a secret: who could read them, and how we do."""
 
 import os
 import stat
 from pathlib import Path
 
+from steadyhand.controllers.errors import ConfigError
+
+MOST_BYTES = 64 * 1024
+"""No secret of ours is longer."""
 CREDENTIALS = "CREDENTIALS_DIRECTORY"
 """Where systemd shows a service its credentials; nobody else is let into that folder."""
 
@@ -25,3 +29,43 @@ def exposed(path: Path, status: os.stat_result) -> str:
     if folder and path.parent == Path(folder) and status.st_uid == status.st_gid == 0:
         forbidden = 0o037
     return f"mode {mode:04o}: others could read it; chmod 600 it" if mode & forbidden else ""
+
+
+def read_secret(path: Path, most_bytes: int = MOST_BYTES) -> bytes:
+    """Content of a file that holds a secret. A pipe or a device is not waited for.
+
+    Raises:
+        ConfigError: it cannot be read, is no regular file, is too long, or others could read it.
+            The message begins with the path and never shows what is in it.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        try:
+            status = os.fstat(descriptor)
+            if not stat.S_ISREG(status.st_mode):
+                raise ConfigError(f"{path}: is no regular file")
+            if fault := exposed(path, status):
+                raise ConfigError(f"{path}: has {fault}")
+            content = os.read(descriptor, most_bytes + 1)
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
+    if len(content) > most_bytes:
+        raise ConfigError(f"{path}: is longer than {most_bytes} bytes")
+    return content
+
+
+def read_word(path: Path) -> str:
+    """The one line of a file that holds a password or a token.
+
+    Raises:
+        ConfigError: see `read_secret`; or it is not one line of UTF-8.
+    """
+    try:
+        word = read_secret(path).decode("utf-8").strip()
+    except UnicodeDecodeError:
+        raise ConfigError(f"{path}: is no text; write the secret as one line of UTF-8") from None
+    if not word or "\n" in word:
+        raise ConfigError(f"{path}: must hold the secret as its only line")
+    return word

@@ -8,7 +8,6 @@ lock, a port) is found by the start itself.
 import grp
 import os
 import pwd
-import stat
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -26,7 +25,7 @@ from steadyhand.adapters.opcua.trust_files import (
     files_of,
     is_signed,
 )
-from steadyhand.adapters.secret_file import CREDENTIALS, exposed
+from steadyhand.adapters.secret_file import CREDENTIALS, read_secret, read_word
 from steadyhand.controllers.catalogue import plant_kind
 from steadyhand.controllers.errors import (
     BundleError,
@@ -211,14 +210,11 @@ def _trust_fault(folder: Path) -> str | None:
 
 
 def _users_fault(file: Path) -> str | None:
-    fault = _secret_fault(file)
-    if fault:
-        return fault
-    try:
-        users = read_users(file)
-    except ConfigError as error:
-        return str(error)
-    return None if users else "names nobody; add somebody with steadyhand scada user"
+    def somebody(file: Path) -> None:
+        if not read_users(file):
+            raise ConfigError("names nobody; add somebody with steadyhand scada user")
+
+    return _secret_fault(file, somebody)
 
 
 def _files(
@@ -361,31 +357,19 @@ def _key_fault(file: Path) -> str | None:
 
 def _word_fault(file: Path) -> str | None:
     """A secret of one line: a password, a token."""
-    fault = _secret_fault(file)
-    if fault:
+    return _secret_fault(file, read_word)
+
+
+def _secret_fault(file: Path, read: Callable[[Path], object] = read_secret) -> str | None:
+    """Why `read` refuses the file."""
+    try:
+        read(file)
+    except ConfigError as error:
+        fault = str(error).removeprefix(f"{file}: ")
+        hidden = file.parent.name == CREDENTIALS_FOLDER and not os.environ.get(CREDENTIALS)
+        if hidden and not file.exists():
+            fault += f"; outside the service: in {CREDENTIALS_FOLDER}/ beside the configuration"
         return fault
-    try:
-        word = file.read_text("utf-8").strip()
-    except (OSError, UnicodeDecodeError):
-        return "cannot be read as text; write the secret as one line of UTF-8"
-    return None if word and "\n" not in word else "must hold the secret as its only line"
-
-
-def _secret_fault(file: Path) -> str | None:
-    try:
-        status = file.stat()
-    except OSError as error:
-        hint = ""
-        if file.parent.name == CREDENTIALS_FOLDER and not os.environ.get(CREDENTIALS):
-            hint = f"; outside the service: in {CREDENTIALS_FOLDER}/ beside the configuration"
-        return f"cannot be read: {error.strerror}{hint}"
-    if not stat.S_ISREG(status.st_mode):
-        return "is no regular file"
-    fault = exposed(file, status)
-    if fault:
-        return f"has {fault}"
-    if not os.access(file, os.R_OK):
-        return "cannot be read by this user"
     return None
 
 
@@ -421,7 +405,7 @@ def _panel(loaded: Loaded) -> Iterator[Problem]:
         return
     if panel.token_file is not None:
         file = loaded.path(panel.token_file)
-        fault = _secret_fault(file) or _tokens_fault(file)
+        fault = _secret_fault(file, read_people)
         if fault:
             text = f"{panel.token_file}: {fault}"
             yield _problem(loaded, ("panel", "token_file"), text, "CFG_FILE")
@@ -437,16 +421,6 @@ def _panel(loaded: Loaded) -> Iterator[Problem]:
         elif name in panel.signals[:i]:
             text = f"{name} stands twice; remove one"
             yield _problem(loaded, ("panel", "signals", i), text, "CFG_DUP")
-
-
-def _tokens_fault(file: Path) -> str | None:
-    try:
-        read_people(file)
-    except ConfigError as error:
-        return str(error)
-    except OSError as error:
-        return f"cannot be read: {error.strerror}"
-    return None
 
 
 def _people(loaded: Loaded) -> Iterator[Problem]:

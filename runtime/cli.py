@@ -37,7 +37,10 @@ app.add_typer(plant_app, name="plant")
 def run(
     config: ConfigFile,
     max_ticks: Annotated[int | None, typer.Option(min=1, help="Stop after so many ticks.")] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing at the start.")] = False,
+    quiet: Annotated[
+        bool,
+        typer.Option("--quiet", "-q", help="Say nothing at the start and at changes."),
+    ] = False,
 ) -> None:
     """Run the loop until SIGTERM or Ctrl-C, then hand the plant back."""
     from steadyhand.runtime.run import run as run_plant

@@ -21,7 +21,15 @@ from typing import Any, Protocol
 import numpy as np
 
 from steadyhand.controllers.errors import JournalError, RequestError
-from steadyhand.controllers.frames import Fault, Observation, Proposal, ProposalStatus, Sent, Source
+from steadyhand.controllers.frames import (
+    Fault,
+    LinkState,
+    Observation,
+    Proposal,
+    ProposalStatus,
+    Sent,
+    Source,
+)
 from steadyhand.controllers.protocols import Policy
 from steadyhand.controllers.reasons import ReasonCode
 from steadyhand.controllers.signals import SignalSet, Vector
@@ -143,6 +151,12 @@ class ReplayLink:
     def newest(self) -> tuple[int, float]:
         """Number and plant time (s) of the recorded image."""
         return self.sequence, nan if self._record is None else self._record.observation.time_s
+
+    def condition(self) -> tuple[LinkState, tuple[Fault, ...]]:
+        """As it was recorded; nothing is shown before the first record."""
+        if self._record is None:
+            return LinkState.DOWN, ()
+        return self._record.observation.link, self._record.observation.faults
 
     def stuck(self) -> str:
         """Never: there is no thread."""

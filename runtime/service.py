@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from steadyhand.adapters.secret_file import read_word
 from steadyhand.controllers.errors import (
     BundleError,
     ConfigError,
@@ -32,7 +33,7 @@ from steadyhand.runtime.clock import Idle
 from steadyhand.runtime.commands import Command, Desk
 from steadyhand.runtime.config import Config, Loaded, OpcUaLink
 from steadyhand.runtime.crash_loop import CrashLoop
-from steadyhand.runtime.events import EFFECTS, describe
+from steadyhand.runtime.events import EFFECTS, Severity, describe
 from steadyhand.runtime.exits import words_of
 from steadyhand.runtime.folders import make_folder
 from steadyhand.runtime.go_live import GoLive, record_name
@@ -43,6 +44,7 @@ from steadyhand.runtime.loop import STAGES, Loop, Parts, Tick
 from steadyhand.runtime.metrics import Identity, Metrics
 from steadyhand.runtime.metrics_server import MetricsServer
 from steadyhand.runtime.modes import Mode, ModeMachine
+from steadyhand.runtime.notices import Notices
 from steadyhand.runtime.operator import OperatorServer
 from steadyhand.runtime.operator_people import OperatorSettings
 from steadyhand.runtime.recorder import Recorder
@@ -77,6 +79,7 @@ class Service:
         first: First,
         health: Health,
         crashes: CrashLoop,
+        notices: Notices | None = None,
     ) -> None:
         """Take over what was prepared; whoever makes a service must enter it.
 
@@ -85,8 +88,10 @@ class Service:
             first: the policy to start with; closed with the service.
             health: tells the service manager; closed with the service.
             crashes: notes on how runs ended.
+            notices: hears of every change of who drives, and why.
         """
         self.health = health
+        self.notices = notices
         self.crashes = crashes
         self.loaded = loaded
         self.config = loaded.config
@@ -196,7 +201,7 @@ class Service:
         self.loop = Loop(loop_parts, clock, self._after_tick, handshake=handshake)
         opened.callback(self._drop_swap)
         opened.callback(self.link.close)  # first of all: the plant is handed back
-        self._told_ready = self._seen_plant = False
+        self._told_ready = False
         if bundle is not None:
             self._warn(bundle)
         if self.alarm:
@@ -294,7 +299,7 @@ class Service:
             return
         token = ""
         if section.token_file:
-            token = self.loaded.path(section.token_file).read_text("utf-8").strip()
+            token = read_word(self.loaded.path(section.token_file))
         server = MetricsServer(
             self.metrics.render,
             section.listen,
@@ -374,6 +379,7 @@ class Service:
         if self._unproven is not None and tick.proposal.status is ProposalStatus.OK:
             self._prove(self._unproven)
         self.health.status(self._words(tick))
+        self._tell_change(tick)
         self._tell_worker()
         self._see_alarms(tick)
         shown = status(self, tick)
@@ -414,11 +420,22 @@ class Service:
             swap, self._swap = self._swap, None
             self._finish_swap(swap)
         self.reload.begin()
-        if not self._told_ready and not self._seen_plant and self.link.newest()[0] > 0:
-            self._seen_plant = True
-            self._hasten()  # a slow loop would else be ready a whole period after its plant
         if not self.link.stuck():
             self.health.waiting()
+            if self._outdated():
+                self._hasten()  # a slow loop would else judge and tell it a whole period later
+
+    def _outdated(self) -> bool:
+        """Has the link come or gone, or is something else wrong with it, since the last tick?"""
+        last = self.loop.last
+        if last is None:
+            return False
+        judged, (state, faults) = last.observation, self.link.condition()
+        up = state is LinkState.UP
+        if up or judged.link is LinkState.UP:
+            return up is not (judged.link is LinkState.UP)
+        known = {(fault.code, fault.signal) for fault in judged.faults}
+        return any((fault.code, fault.signal) not in known for fault in faults)
 
     def _tell_worker(self) -> None:
         policy = self.policy.policy
@@ -447,6 +464,21 @@ class Service:
     def _warn(self, bundle: Bundle) -> None:
         for text in bundle.warnings:
             self.recorder.event({"event": "BundleWarning", "text": text})
+
+    def _tell_change(self, tick: Tick) -> None:
+        """For whoever reads standard error: who drives now and why, with what to do about it."""
+        if self.notices is None:
+            return
+        modes, observation = self.modes, tick.observation
+        cause = modes.why(False)[0]
+        # without a plant the words say why; elsewhere they hold numbers that change every tick
+        why = cause.text if observation.link is not LinkState.UP else ""
+        about = (tick.source, modes.mode, cause.code, cause.signal, why, self.policy.label)
+        words = self._words(tick)
+        effect = EFFECTS[cause.code, modes.situation]
+        if tick.source is not Source.POLICY and effect.severity > Severity.LOG:
+            words += f"; to do: {effect.action}"
+        self.notices.tell(about, words)
 
     def _words(self, tick: Tick) -> str:
         """Who drives and why nobody better does, on one line."""

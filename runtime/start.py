@@ -12,7 +12,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
@@ -54,7 +54,7 @@ def serve(
     Args:
         file: the configuration.
         max_ticks: stop after so many.
-        quiet: say nothing at the start.
+        quiet: say nothing on standard error, neither at the start nor when something changes.
         spawned: a process that waits for a policy; it is used or ended here.
 
     Raises:
@@ -80,11 +80,15 @@ def serve(
         if first.alarm:
             with suppress(OSError, ValueError):
                 sys.stderr.write(f"steadyhand: {first.alarm}\n")
+        from steadyhand.runtime.notices import Notices
         from steadyhand.runtime.service import Service, introduction
 
-        with Service(loaded, first, health, crashes) as service:
+        with (
+            nullcontext() if quiet else Notices() as notices,
+            Service(loaded, first, health, crashes, notices) as service,
+        ):
             _on(signal.SIGHUP, service.reload.ask)
-            if not quiet:
+            if notices is not None:
                 with suppress(OSError, ValueError):  # a terminal that is gone is no reason to stop
                     sys.stderr.write(introduction(service))
                     sys.stderr.flush()

@@ -202,6 +202,11 @@ class OpcUaLink:
             # a plant that does not hear us, or is gone, sees our heartbeat stop
             pending.exception(timeout=RELEASE_S)
 
+    def condition(self) -> tuple[LinkState, tuple[Fault, ...]]:
+        """State of the link at this moment and what is wrong with it, for any thread."""
+        shot = self._board.snapshot
+        return shot.state, shot.faults
+
     def stuck(self) -> str:
         """Does the thread hang, or is a command out that nothing is heard of? See `Link.stuck`."""
         worker = self._worker

@@ -24,8 +24,8 @@ from steadyhand.adapters.opcua.trust_files import (
     files_of,
     is_signed,
 )
-from steadyhand.adapters.secret_file import exposed
-from steadyhand.controllers.errors import LinkError
+from steadyhand.adapters.secret_file import read_secret, read_word
+from steadyhand.controllers.errors import ConfigError, LinkError
 from steadyhand.controllers.reasons import ReasonCode
 
 _log = logging.getLogger(__name__)
@@ -75,7 +75,13 @@ def load_credentials(security: Security) -> Credentials | None:
     assert security.certificate is not None  # noqa: S101  (Security refuses it at construction)
     assert security.private_key is not None  # noqa: S101
     certificate = _load_certificates(security.certificate)[0]
-    key_bytes = _read_private(security.private_key)
+    password = ""
+    try:
+        key_bytes = read_secret(security.private_key)
+        if security.password_file is not None:
+            password = read_word(security.password_file)
+    except ConfigError as error:
+        raise LinkError(str(error)) from None
     try:
         load = (
             serialization.load_pem_private_key
@@ -93,9 +99,6 @@ def load_credentials(security: Security) -> Credentials | None:
             f"certificate {security.certificate}: holds no application URI: "
             "make one with a URI among its subject alternative names"
         )
-    password = ""
-    if security.password_file is not None:
-        password = _read_private(security.password_file).decode("utf-8").rstrip("\r\n")
     trusted = tuple(
         cert for path in files_of(security.trusted) for cert in _load_certificates(path)
     )
@@ -119,16 +122,6 @@ def renewed(security: Security, before: Credentials) -> Credentials:
     except LinkError as error:
         _log.warning("the changed certificates are not used: %s", error)
         return before
-
-
-def _read_private(path: Path) -> bytes:
-    try:
-        fault = exposed(path, path.stat())
-        if fault:
-            raise LinkError(f"{path}: {fault}")
-        return path.read_bytes()
-    except OSError as error:
-        raise LinkError(f"{path}: cannot be read: {error.strerror}") from None
 
 
 def _load_certificates(path: Path) -> list[x509.Certificate]:

@@ -17,6 +17,7 @@ from cryptography import x509
 
 from steadyhand.adapters.opcua.channel import abort, cap_messages
 from steadyhand.adapters.opcua.decoding import new_message
+from steadyhand.adapters.opcua.refusals import hung_up
 from steadyhand.adapters.opcua.security import (
     Credentials,
     ServerIdentityError,
@@ -206,6 +207,7 @@ async def open_session(settings: OpcUaSettings, credentials: Credentials | None)
 
     Raises:
         ServerIdentityError: wrong server, or not as secure as configured.
+        LinkError: it hangs up as soon as it sees our certificate.
         LinkTimeoutError, OSError, asyncua's UaError: the server cannot be reached or refuses.
     """
     endpoint = await _find_endpoint(settings)
@@ -240,6 +242,9 @@ async def open_session(settings: OpcUaSettings, credentials: Credentials | None)
             raise ServerIdentityError(
                 "the server uses another certificate in the session than in its endpoint list"
             ) from None
+        if isinstance(error, ConnectionError) and credentials is not None:
+            # it answered a moment ago, in the clear: what is new is who we say we are
+            raise LinkError(hung_up(settings.security.certificate)) from None
         raise
     return session
 

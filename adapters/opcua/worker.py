@@ -19,6 +19,7 @@ from steadyhand.adapters.opcua.feed import BUSY, Feed, wait
 from steadyhand.adapters.opcua.image import Board
 from steadyhand.adapters.opcua.lookup import look_up_aside
 from steadyhand.adapters.opcua.plant import Plant
+from steadyhand.adapters.opcua.refusals import words_of
 from steadyhand.adapters.opcua.resolve import VerificationError, remapped, resolve
 from steadyhand.adapters.opcua.security import Credentials, ServerIdentityError
 from steadyhand.adapters.opcua.session import LinkTimeoutError, Session, open_session, within
@@ -195,7 +196,8 @@ class Worker:
             except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001
                 # whatever a server can provoke ends here; cancelled are awaits inside the library,
                 # when it tears a connection down, and this task itself only by `stop`
-                self._pin_down(LinkState.DOWN, (*self._standing, *_faults_of(error, self._shown)))
+                faults = _faults_of(error, self._shown, settings)
+                self._pin_down(LinkState.DOWN, (*self._standing, *faults))
                 if _no_slot(error):
                     pause_s = NO_SLOT_PAUSE_S
             if self.connects != connects:
@@ -370,7 +372,9 @@ def _no_slot(error: BaseException) -> bool:
     return isinstance(error, ua.UaError) and "TooManySessions" in type(error).__name__
 
 
-def _faults_of(error: BaseException, shown: x509.Certificate | None) -> tuple[Fault, ...]:
+def _faults_of(
+    error: BaseException, shown: x509.Certificate | None, settings: OpcUaSettings
+) -> tuple[Fault, ...]:
     """What ended a session or kept it from beginning; `shown`: certificate of the last one."""
     if isinstance(error, VerificationError):
         return error.faults
@@ -382,7 +386,7 @@ def _faults_of(error: BaseException, shown: x509.Certificate | None) -> tuple[Fa
         return (Fault(ReasonCode.CERT_CHANGED if other else error.code, text=text),)
     if isinstance(error, (LinkTimeoutError, TimeoutError)):
         return (Fault(ReasonCode.LINK_TIMEOUT, text=text),)
-    down = Fault(ReasonCode.LINK_DOWN, text=f"{type(error).__name__}: {text}")
+    down = Fault(ReasonCode.LINK_DOWN, text=words_of(error, settings))
     return (down, Fault(ReasonCode.NO_SESSION_SLOT, text=text)) if _no_slot(error) else (down,)
 
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from steadyhand.adapters.secret_file import read_secret
 from steadyhand.controllers.errors import ConfigError, RequestError
 from steadyhand.runtime.operator_people import Bucket
 
@@ -30,14 +31,11 @@ def read_people(file: Path) -> dict[str, bytes]:
     """Token of each person.
 
     Raises:
-        ConfigError: a line that is not a name and a token, or a name or token twice. The message
-            names the line and never shows what is in it.
-        OSError: the file cannot be read.
+        ConfigError: the file cannot be read or others could read it; a line that is not a name and
+            a token, or a name or token twice. The message names the line and never shows what is
+            in it.
     """
-    with file.open("rb") as stream:
-        content = stream.read(MAX_BYTES + 1)
-    if len(content) > MAX_BYTES:
-        raise ConfigError(f"more than {MAX_BYTES} bytes")
+    content = read_secret(file, MAX_BYTES)
     people: dict[str, bytes] = {}
     for number, line in enumerate(content.decode("utf-8", "replace").splitlines(), 1):
         if not line.strip() or line.startswith("#"):

@@ -26,7 +26,7 @@ from typing import Any
 from cryptography import x509
 
 from steadyhand.adapters.opcua.trust_files import UNPARSABLE
-from steadyhand.adapters.secret_file import exposed
+from steadyhand.adapters.secret_file import read_secret
 from steadyhand.controllers.errors import ConfigError
 from steadyhand.runtime.operator_people import Bucket
 from steadyhand.runtime.operator_protocol import Role
@@ -87,16 +87,7 @@ def read_people(path: Path) -> dict[str, Person]:
     Raises:
         ConfigError: it cannot be read, others could read it, or a line makes no sense.
     """
-    try:
-        with path.open("rb") as file:
-            fault = exposed(path, os.fstat(file.fileno()))
-            content = file.read(MAX_FILE_BYTES + 1)
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
-    if fault:
-        raise ConfigError(f"{path}: {fault}")
-    if len(content) > MAX_FILE_BYTES:
-        raise ConfigError(f"{path}: larger than {MAX_FILE_BYTES} bytes")
+    content = read_secret(path, MAX_FILE_BYTES)
     people: dict[str, Person] = {}
     for number, line in enumerate(content.decode("utf-8", "replace").splitlines(), 1):
         if not line.strip() or line.lstrip().startswith("#"):

@@ -12,6 +12,7 @@ ANN, BOB = "a" * 32, "b" * 32
 def written(tmp_path, text):
     file = tmp_path / "panel.tokens"
     file.write_bytes(text if isinstance(text, bytes) else text.encode())
+    file.chmod(0o600)
     return file
 
 
@@ -34,7 +35,7 @@ def test_a_file_of_people(tmp_path):
         (f"ann {ANN}\x00\n", "line 1"),
         (b"ann " + b"\xff" * 40 + b"\n", "line 1"),
         ("ann " + "a" * 257 + "\n", "line 1"),
-        ("x" * 70_000, "more than"),
+        ("x" * 70_000, "is longer than"),
     ],
 )
 def test_a_wrong_file_is_refused_without_showing_what_is_in_it(tmp_path, text, words):

@@ -147,7 +147,7 @@ def test_a_file_others_could_read_is_refused(tmp_path, mode):
 def test_files_that_cannot_be_used(tmp_path):
     with pytest.raises(ConfigError, match="cannot be read"):
         read_people(tmp_path / "none")
-    with pytest.raises(ConfigError, match="larger than"):
+    with pytest.raises(ConfigError, match="is longer than"):
         read_people(users(tmp_path, "#" * (1 << 20) + "\n"))
 
 

@@ -1,0 +1,97 @@
+"""Lines on standard error: one for each change, never a reason to wait."""
+
+import errno
+import os
+import re
+import time
+from contextlib import contextmanager
+
+import pytest
+
+from steadyhand.runtime.notices import LAST_S, LENGTH, Notices
+
+
+@contextmanager
+def pipe():
+    reading, writing = os.pipe()
+    try:
+        yield reading, writing
+    finally:
+        os.close(reading)
+        os.close(writing)
+
+
+def texts(reading):
+    """Lines that have come, without their time of day."""
+    stamp = re.compile(r"^\d\d:\d\d:\d\dZ ")
+    lines = os.read(reading, 1 << 16).decode().splitlines()
+    assert all(stamp.match(line) for line in lines), lines
+    return [stamp.sub("", line) for line in lines]
+
+
+def test_a_line_for_each_change_and_none_for_a_repetition():
+    with pipe() as (reading, writing), Notices(writing, every_s=0.0) as notices:
+        notices.tell("a", "one")
+        assert texts(reading) == ["one"]
+        notices.tell("a", "one again")
+        notices.tell("b", "two")
+        assert texts(reading) == ["two"]
+        notices.tell("a", "three")
+        assert texts(reading) == ["three"]
+
+
+def test_what_changes_faster_than_the_lines_come_is_counted():
+    with pipe() as (reading, writing):
+        with Notices(writing, every_s=3600.0) as notices:
+            notices.tell(0, "first")
+            assert texts(reading) == ["first"]
+            for number in range(1, 101):
+                notices.tell(number, f"line {number}")
+        assert texts(reading) == ["line 100 (and 99 changes before)"]
+
+
+def test_no_text_from_outside_makes_a_second_line_or_a_long_one():
+    with pipe() as (reading, writing):
+        with Notices(writing) as notices:
+            notices.tell(0, "a\n12:00:00Z all is well\x1b[2J" + "x" * 5000)
+        (text,) = texts(reading)
+    assert text.startswith(r"a\n12:00:00Z all is well\x1b[2J")
+    assert len(text) == LENGTH
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EPIPE, errno.EIO, errno.EBADF])
+def test_a_terminal_that_is_gone_is_borne(code, monkeypatch):
+    tried = []
+
+    def gone(descriptor, data):
+        tried.append(data)
+        raise OSError(code, os.strerror(code))
+
+    with Notices(every_s=0.0) as notices:
+        monkeypatch.setattr(os, "write", gone)
+        for number in range(3):
+            before = len(tried)
+            notices.tell(number, "gone")
+            end_s = time.monotonic() + 10.0
+            while len(tried) == before and time.monotonic() < end_s:
+                time.sleep(0.001)
+        monkeypatch.undo()
+    assert len(tried) == 3
+
+
+def test_nobody_waits_for_a_reader_that_does_not_read():
+    with pipe() as (reading, writing):
+        os.set_blocking(writing, False)
+        with pytest.raises(BlockingIOError):
+            while True:
+                os.write(writing, b"." * 4096)
+        os.set_blocking(writing, True)
+        began_s = time.monotonic()
+        with Notices(writing, every_s=0.0) as notices:
+            for number in range(1000):
+                notices.tell(number, "nobody reads")
+            told_s = time.monotonic() - began_s
+        left_s = time.monotonic() - began_s - told_s
+        assert told_s < LAST_S
+        assert LAST_S <= left_s < LAST_S + 5.0
+        os.read(reading, 1 << 20)
