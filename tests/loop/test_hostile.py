@@ -18,7 +18,7 @@ from tests.support.loop_lockstep import FOR_EVER, Bench, Unasked
 
 RESULTS = Path(__file__).parent / "results" / "hostile.json"
 COMMAND = "python -m pytest -m slow --timeout 7200 tests/loop/test_hostile.py"
-SLOW_TICKS = 100_000
+SLOW_TICKS = 1_000_000
 HARMLESS_UNFILTERED = {"not_a_number"}
 """For a while: no number goes out that is none, so the safe set-point drives, unwatched."""
 
