@@ -1,4 +1,4 @@
-"""Goal 7: the cyclic read over OPC UA, against a server in C."""
+"""Goal 7: OPC UA against a server in C: the cyclic read, and many tags fresh at every tick."""
 
 import os
 import socket
@@ -11,6 +11,7 @@ from typing import Any
 
 from steadyhand.adapters.opcua.race import Race, read_race
 from steadyhand.controllers.errors import ConfigError
+from steadyhand.training.bench.freshness import PERIOD_S, STALE, library_ticks, link_ticks
 from steadyhand.training.bench.goals import Check, Measured
 from steadyhand.training.bench.machine import realtime
 from steadyhand.training.bench.opcua_server import NAMESPACE
@@ -20,6 +21,11 @@ BOUNDS = {20: 1 / 4, 100: 1 / 6}
 """Tags → largest ratio to asyncua's `read_values`."""
 TAGS = 100
 CALLS_PER_ROUND = 50
+FRESH_TAGS = 250
+WAITS = 1 / 10
+"""Largest ratio of what a tick waits for its values, to a tick that reads them itself."""
+TICKS_PER_ROUND = 20
+FOLLOWED, POLLED = "link, subscription", "link, cyclic read"
 OURS, RIVAL = "cyclic read", "asyncua read_values"
 
 
@@ -31,7 +37,22 @@ def measure(setting: Setting) -> Measured:
             names = [f"v{i}" for i in range(tags)]
             races[tags] = read_race(endpoint, names, NAMESPACE, CALLS_PER_ROUND * setting.rounds)
     tables = {f"{tags} tags": _rows(race, setting) for tags, race in races.items()}
+    title = f"{FRESH_TAGS} tags that change, a tick every {PERIOD_S * 1e3:g} ms"
+    ticks = TICKS_PER_ROUND * setting.rounds
+    with realtime(setting.realtime), c_server(FRESH_TAGS, changing=FRESH_TAGS) as endpoint:
+        tables[title] = [
+            {"name": FOLLOWED} | link_ticks(endpoint, FRESH_TAGS, ticks, subscribe=True),
+            {"name": POLLED} | link_ticks(endpoint, FRESH_TAGS, ticks, subscribe=False),
+            {"name": f"{RIVAL} in the tick"} | library_ticks(endpoint, FRESH_TAGS, ticks),
+        ]
+    *ours, rival = tables[title]
     checks = []
+    for row in ours:
+        waits = row["p50_us"] / rival["p50_us"]
+        checks += [
+            Check(f"{FRESH_TAGS} tags: ticks with an old value, {row['name']}", row[STALE], 0.0),
+            Check(f"{FRESH_TAGS} tags: a tick waits, {row['name']} / {RIVAL}", waits, WAITS),
+        ]
     for tags, race in races.items():
         title = f"{tags} tags"
         checks += [
@@ -55,8 +76,8 @@ def _rows(race: Race, setting: Setting) -> list[dict[str, Any]]:
 
 
 @contextmanager
-def c_server() -> Iterator[str]:
-    """Endpoint of a running server in C.
+def c_server(tags: int = TAGS, changing: int = 0) -> Iterator[str]:
+    """Endpoint of a running server in C; `changing` of its tags hold the time.
 
     Raises:
         ConfigError: the package is missing, or the server did not start.
@@ -68,7 +89,8 @@ def c_server() -> Iterator[str]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    command = [sys.executable, "-m", f"{__package__}.opcua_server", str(port), str(TAGS)]
+    module = f"{__package__}.opcua_server"
+    command = [sys.executable, "-m", module, str(port), str(tags), str(changing)]
     process = subprocess.Popen(  # noqa: S603  (our own module)
         command,
         stdin=subprocess.PIPE,
