@@ -185,7 +185,8 @@ class View:
             "shelved": now["shelved"],
             "latched": now["latched"],
             "overrides": now["overrides"],
-            "link": {"state": now["link"], "granted": now["granted"]},
+            "link": {"state": now["link"], "granted": now["granted"], "control": now["handshake"]},
+            "go_live": now["go_live"],
             "written": now["written"],
             "timings_s": now["timings_s"],
         }

@@ -9,11 +9,12 @@ from dataclasses import dataclass
 
 from steadyhand.controllers.frames import FilterMode, FilterOutcome, LinkState, Source
 from steadyhand.controllers.trust.gate import GateState
+from steadyhand.runtime.handshake import Control
 from steadyhand.runtime.modes import Mode
 from steadyhand.runtime.operator_protocol import Role
 
 TYPES_URI = "urn:steadyhand:types"
-MODEL_VERSION = "1.0.0"
+MODEL_VERSION = "1.1.0"
 MODEL_DATE = "2026-11-30T00:00:00Z"
 
 
@@ -111,6 +112,7 @@ def _names(kind: type[Source | FilterMode | FilterOutcome]) -> tuple[str, ...]:
 MODES = tuple(str(mode) for mode in Mode)
 SOURCES = _names(Source)
 LINKS = tuple(str(state) for state in LinkState)
+CONTROLS = tuple(str(state) for state in Control)
 GATES = tuple(str(state) for state in GateState)
 ACTIONS = _names(FilterMode)
 OUTCOMES = _names(FilterOutcome)
@@ -189,6 +191,7 @@ _HANDSHAKE = ObjectType(
     "The plant grants control; heartbeats in both directions.",
     (
         _choice("Link", LINKS, "state of the connection to the plant"),
+        _choice("State", CONTROLS, "how far control is: asked for, prepared, held, lost"),
         Variable("Granted", "Boolean", "does the plant grant control?"),
         Variable("Written", "Boolean", "was the last command handed to the plant?"),
         Variable("ControllerHeartbeat", "UInt32", "ours, as last handed over"),
@@ -302,6 +305,7 @@ _BUNDLE = ObjectType(
         _text("Signer", "key that signed it"),
         Variable("Expires", "DateTime", "not valid after"),
         _text("Alarm", "why it is not the configured one; empty when it is"),
+        _text("GoLive", "what lets it into mode full, or keeps it out"),
         Method(
             "Swap",
             "swap",

@@ -13,6 +13,7 @@ from steadyhand.runtime.explain import explain_tick
 from steadyhand.runtime.record import RecordLayout, TickRecord
 from steadyhand.runtime.scada.model import (
     ACTIONS,
+    CONTROLS,
     GATES,
     LINKS,
     MODES,
@@ -98,6 +99,7 @@ def readings(
         "Mode.ReasonSignal": Reading(cause["signal"]),
         "Mode.ReasonText": Reading(_reason(status)),
         "Handshake.Link": _choice(LINKS, status["link"]),
+        "Handshake.State": _choice(CONTROLS, status["handshake"]),
         "Handshake.Granted": Reading(bool(status["granted"])),
         "Handshake.Written": Reading(bool(status["written"])),
         "Handshake.ControllerHeartbeat": _count(told.heartbeats[0]),
@@ -211,7 +213,7 @@ def _alarms(status: Mapping[str, Any], clock: _Clock) -> Readings:
 
 
 def _bundle(status: Mapping[str, Any], bundle: Bundle | None) -> Readings:
-    made = {"Bundle.Alarm": Reading(status["alarm"])}
+    made = {"Bundle.Alarm": Reading(status["alarm"]), "Bundle.GoLive": Reading(status["go_live"])}
     if bundle is None:
         return made | {
             "Bundle.Name": Reading(""),

@@ -37,6 +37,8 @@ def status(tick: int, **changes: Any) -> dict[str, Any]:
         "clean": [0, 4],
         "link": "up",
         "granted": True,
+        "handshake": "on",
+        "go_live": "by a word",
         "trusted": True,
         "gate": "trust",
         "latched": [],

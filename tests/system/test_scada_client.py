@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from steadyhand.runtime.scada.model import CONTROLS
 from tests.support.loop_rig import OUTPUT, Bundles, Rig, until
 from tests.support.scada_rig import LOOP_URI, ScadaFiles, password_of
 
@@ -15,6 +16,7 @@ HERE = Path(__file__).parent
 PACKAGE = HERE / "node_modules" / "node-opcua-client"
 READ = (
     "Plant", "PeriodSeconds", "Mode.InForce", "Mode.Source", "Mode.ReasonCode", "Handshake.Granted",
+    "Handshake.State", "Bundle.GoLive",
     "Handshake.ControllerHeartbeat", "Handshake.PlantHeartbeat", "Trust.Confidence", "Bundle.Name",
     "Bundle.Number", "Health.Level", f"Outputs.{OUTPUT}.Request", f"Outputs.{OUTPUT}.Feedback",
     "Observations.storage_energy_kwh", "Decision.Explanation", "Alarms.Codes", "Journal.Fault",
@@ -131,6 +133,8 @@ def test_read(results):
     assert (shown["Bundle.Name"], shown["Bundle.Number"]) == ("first", 7)
     assert shown["Mode.InForce"] == 4 and shown["Mode.Source"] == 0
     assert shown["Handshake.Granted"] is True
+    assert CONTROLS[shown["Handshake.State"]] == "on"
+    assert "without evidence" in shown["Bundle.GoLive"]
     assert 0.0 < shown["Trust.Confidence"] <= 1.0
     assert 0 < shown["Observations.storage_energy_kwh"] < 1500
     assert shown["Health.Level"] == 255
