@@ -157,4 +157,4 @@ class Measurements:
             if self.quality[i] == Quality.UNCERTAIN
             else ReasonCode.SAMPLE_BAD
         )
-        return Fault(code, name, float(status), text=f"{name}: {status_name(status)}")
+        return Fault(code, name, text=f"{name}: {status_name(status)}")
