@@ -9,11 +9,12 @@ import typer
 from rich.table import Table
 from typer.core import TyperCommand
 
-from steadyhand.controllers.errors import BundleError, ConfigError, RequestError
+from steadyhand.controllers.errors import BundleError, ConfigError, FileError, RequestError
 from steadyhand.controllers.reasons import ReasonCode
 from steadyhand.runtime.cli import AsJson, ConfigFile
 from steadyhand.runtime.config import load_config, require
 from steadyhand.runtime.events import detail
+from steadyhand.runtime.exits import close_stdout
 from steadyhand.runtime.modes import Mode
 from steadyhand.runtime.operator_client import OperatorClient
 from steadyhand.runtime.outlook import held, way_back
@@ -86,6 +87,21 @@ def _tell(text: str) -> None:
     sys.stderr.flush()
 
 
+def _done(result: dict[str, Any], as_json: bool, text: str) -> None:
+    """Say what was done.
+
+    Raises:
+        FileError: nobody can read it; what was done stays done, and the message says so.
+    """
+    try:
+        show(result, as_json, text)
+        sys.stdout.flush()
+    except OSError as error:
+        close_stdout()
+        why = f"standard output cannot be written: {error.strerror}"
+        raise FileError(f"it was done ({text}), but {why}") from None
+
+
 def status(config: ConfigFile, as_json: AsJson = False) -> None:
     """Who drives, why, how near the limits."""
     now = call(config, "status")
@@ -106,7 +122,8 @@ def status_table(now: dict[str, Any]) -> Table:
     table.add_row("because", why)
     for step in way_back(now):
         table.add_row("comes back", step)
-    table.add_row("link", now["link"] + ("" if now["granted"] else ", control not granted"))
+    granted = "granted" if now["granted"] else "not granted"
+    table.add_row("link", f"{now['link']}, control {granted}; handshake {now['handshake']}")
     table.add_row("trust", f"{now['gate']}, confidence {_number(now['confidence'])}")
     guard = now["filter"]
     if guard is not None:
@@ -160,7 +177,7 @@ def mode(
 ) -> None:
     """Ask for a mode. Less authority holds from the next tick; more has to be earned."""
     result = call(config, "mode", mode=wanted.value, reason=reason)
-    show(result, as_json, f"asked for {result['mode']}; `steadyhand status` tells who drives")
+    _done(result, as_json, f"asked for {result['mode']}; `steadyhand status` tells who drives")
 
 
 def override(
@@ -184,7 +201,7 @@ def override(
     number = _quantity("value", value, signal.unit)
     seconds = _quantity("--for", lasting, "s")
     result = call(config, "override", output=output, value=number, reason=reason, for_s=seconds)
-    show(result, as_json, f"{output} = {number:g} {signal.unit} for {lasting} of plant time")
+    _done(result, as_json, f"{output} = {number:g} {signal.unit} for {lasting} of plant time")
 
 
 def _quantity(name: str, text: str, unit: str) -> float:
@@ -205,7 +222,7 @@ def clear_override(
     as_json: AsJson = False,
 ) -> None:
     """Give one output back to whoever drives."""
-    show(call(config, "clear-override", output=output), as_json, f"{output} is given back")
+    _done(call(config, "clear-override", output=output), as_json, f"{output} is given back")
 
 
 def ack(
@@ -221,7 +238,7 @@ def ack(
             "UNKNOWN_CODE", f"no reason code {code!r}; `steadyhand status` shows what is latched"
         )
     result = call(config, "ack", **({} if code is None else {"code": code}))
-    show(result, as_json, f"acknowledged: {', '.join(result['acknowledged'])}")
+    _done(result, as_json, f"acknowledged: {', '.join(result['acknowledged'])}")
 
 
 def shelve(
@@ -234,7 +251,7 @@ def shelve(
     """Move an alarm out of the way for a time. Reaction, journal and metrics stay as they are."""
     seconds = _quantity("--for", lasting, "s")
     result = call(config, "shelve", code=code, reason=reason, for_s=seconds)
-    show(result, as_json, f"{result['alarm']} is shelved for {lasting} of plant time")
+    _done(result, as_json, f"{result['alarm']} is shelved for {lasting} of plant time")
 
 
 def unshelve(
@@ -244,7 +261,7 @@ def unshelve(
 ) -> None:
     """Put a shelved alarm back."""
     result = call(config, "unshelve", code=code)
-    show(result, as_json, f"{result['alarm']} is shown again")
+    _done(result, as_json, f"{result['alarm']} is shown again")
 
 
 def swap(
@@ -257,9 +274,9 @@ def swap(
     if not bundle.is_file():
         raise BundleError("BUNDLE_FILE", f"{bundle}: no such file; name the new bundle")
     result = call(config, "swap", file=str(bundle.resolve()), reason=reason)
-    show(result, as_json, "verifying; `steadyhand status` and the journal tell the outcome")
+    _done(result, as_json, "verifying; `steadyhand status` and the journal tell the outcome")
 
 
 def stop(config: ConfigFile, reason: Reason, as_json: AsJson = False) -> None:
     """Hand the plant back and end the loop."""
-    show(call(config, "stop", reason=reason), as_json, "stopping")
+    _done(call(config, "stop", reason=reason), as_json, "stopping")

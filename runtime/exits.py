@@ -116,7 +116,7 @@ def guarded(command: Callable[[], object]) -> int:
         sys.stderr.write("steadyhand: interrupted; nothing was begun\n")
         return INTERRUPTED
     except BrokenPipeError:
-        _close_stdout()
+        close_stdout()
         return Exit.FAILED  # whoever read our output has gone; there is nobody to tell
     except Exception as error:  # noqa: BLE001  (the last net)
         status = exit_of(error)
@@ -130,7 +130,7 @@ def guarded(command: Callable[[], object]) -> int:
         else:
             sys.stderr.write(f"steadyhand: {words_of(error)}\n")
         if isinstance(error, OSError):
-            _close_stdout()
+            close_stdout()
         return status
     return Exit.DONE
 
@@ -142,7 +142,7 @@ def _missing(error: Exception) -> str:
     return _EXTRAS.get(error.name.partition(".")[0], "")
 
 
-def _close_stdout() -> None:
+def close_stdout() -> None:
     """What could not be written is not tried again, with a trace, at the interpreter's end."""
     devnull = os.open(os.devnull, os.O_WRONLY)
     try:

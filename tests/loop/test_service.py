@@ -5,6 +5,8 @@ replayed, the second swaps its policy.
 """
 
 import json
+import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -109,6 +111,20 @@ def test_mode_off_takes_the_hands_off_within_the_tick(running):
     running.ask("mode", mode="full", reason="back")
     wait_source(running, "policy")
     assert running.in_control()
+
+
+def test_what_was_done_is_not_told_as_failed_when_its_answer_has_no_room(running):
+    line = [sys.executable, "-m", "steadyhand.runtime", "mode", str(running.config), "limited"]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(line, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.stderr == (
+        "steadyhand: it was done (asked for limited; `steadyhand status` tells who drives), "
+        "but standard output cannot be written: No space left on device\n"
+    )
+    assert done.returncode == 74
+    assert running.status()["asked"] == "limited"
+    running.ask("mode", mode="full", reason="back")
+    wait_source(running, "policy")
 
 
 @pytest.mark.parametrize("mode", ["shadow", "advisory"])
