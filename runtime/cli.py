@@ -3,6 +3,7 @@
 import json
 import sys
 from functools import cache
+from importlib import import_module
 from importlib.metadata import entry_points, version
 from pathlib import Path
 from typing import Annotated
@@ -16,6 +17,10 @@ from steadyhand.runtime.terminal import console, show
 
 ConfigFile = Annotated[Path, typer.Argument(help="The plant's YAML file.", show_default=False)]
 AsJson = Annotated[bool, typer.Option("--json", help="Print data instead of text.")]
+PARTS = (
+    "bundle", "commission", "demo", "evidence", "operator", "pki", "record", "scada", "selftest",
+)  # fmt: skip
+"""Modules `cli_...` with the rest of the commands, loaded when the full command line is wanted."""
 
 app = typer.Typer(
     name="steadyhand",
@@ -183,29 +188,8 @@ def _main() -> None:
 @cache
 def complete() -> typer.Typer:
     """The command line with every part of it."""
-    from steadyhand.runtime import (
-        cli_bundle,
-        cli_commission,
-        cli_demo,
-        cli_evidence,
-        cli_operator,
-        cli_pki,
-        cli_record,
-        cli_scada,
-        cli_selftest,
-    )
-
-    for part in (
-        cli_bundle,
-        cli_commission,
-        cli_demo,
-        cli_evidence,
-        cli_operator,
-        cli_pki,
-        cli_record,
-        cli_scada,
-        cli_selftest,
-    ):
+    for name in PARTS:
+        part = import_module(f"steadyhand.runtime.cli_{name}")
         part.register(app)
     _training_commands()
     return app

@@ -14,6 +14,7 @@ from typing import Any
 
 from steadyhand.controllers.errors import JournalError
 from steadyhand.runtime import chain
+from steadyhand.runtime.bundle.files import sync_directory
 from steadyhand.runtime.chain import Head, Kind
 
 TICK_HEAD = struct.Struct("<qq")
@@ -87,7 +88,7 @@ class Segment:
             _discard(self._file)
         _write_header(self._file, body, self.head.hash)
         try:
-            _sync_directory(directory)
+            sync_directory(directory)
             self._connection = self._connect()
         except (sqlite3.Error, OSError):
             _discard(self._file)
@@ -267,7 +268,7 @@ def _discard(file: Path) -> None:
         with suppress(OSError):
             path.unlink(missing_ok=True)
     with suppress(OSError):
-        _sync_directory(file.parent)
+        sync_directory(file.parent)
 
 
 def _write_header(file: Path, body: bytes, digest: bytes) -> None:
@@ -332,15 +333,7 @@ def make_directory(directory: Path) -> None:
     made = [path for path in (directory, *directory.parents) if not path.exists()]
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     for path in made:
-        _sync_directory(path.parent)
-
-
-def _sync_directory(directory: Path) -> None:
-    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
+        sync_directory(path.parent)
 
 
 def _boot_id() -> str:

@@ -19,7 +19,7 @@ def write_new(path: Path, data: bytes, *, mode: int = 0o600) -> None:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        _sync_directory(path.parent)
+        sync_directory(path.parent)
     except OSError:
         path.unlink()
         raise
@@ -39,10 +39,15 @@ def replace(path: Path, data: bytes, *, mode: int = 0o600) -> None:
     except OSError:
         temporary.unlink()
         raise
-    _sync_directory(path.parent)
+    sync_directory(path.parent)
 
 
-def _sync_directory(directory: Path) -> None:
+def sync_directory(directory: Path) -> None:
+    """Make the names in `directory` durable.
+
+    Raises:
+        OSError: they may not be.
+    """
     fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(fd)

@@ -17,9 +17,8 @@ from steadyhand.controllers.safety.row_filter import RowFilter
 from steadyhand.controllers.safety.tangent import project, published_projection
 from steadyhand.controllers.signals import Vector
 from steadyhand.controllers.trust.novelty import Novelty, fit_novelty
-from steadyhand.runtime.bench_inference import tanh_policy
 from steadyhand.training.bench.goals import Check, Measured, faster, largest
-from steadyhand.training.bench.graphs import Weights, torch_nets, weights_of
+from steadyhand.training.bench.graphs import Weights, tanh_policy, torch_nets, weights_of
 from steadyhand.training.bench.problems import Batch, Problems, arm_problems, over_states
 from steadyhand.training.bench.turns import Row, Setting, take_turns
 

@@ -1,4 +1,4 @@
-"""The benches' policy in other frameworks: the same weights, so that every row answers alike."""
+"""The benches' policy as a graph and in other frameworks: the same weights, the same answers."""
 
 from importlib import import_module
 from typing import Any
@@ -6,8 +6,11 @@ from typing import Any
 import numpy as np
 import onnx
 from numpy.typing import NDArray
-from onnx import numpy_helper
+from onnx import TensorProto, helper, numpy_helper
 
+from steadyhand.controllers.policies.golden import Golden
+from steadyhand.controllers.policies.onnx import INPUT
+from steadyhand.controllers.signals import Signal, SignalSet
 from steadyhand.runtime.policy_spec import PolicySpec
 
 LAYERS = ("p0", "p1", "action")
@@ -15,6 +18,71 @@ CRITIC = ("c0", "c1")
 SCALARS = ("value", "error", "confidence_logit")
 
 Weights = dict[str, NDArray[np.float32]]
+
+
+def tanh_policy(n_y: int, n_u: int, hidden: int, seed: int = 0) -> PolicySpec:
+    """Normaliser, a policy and a critic of two tanh layers: random weights, the usual contract.
+
+    The known answers come from plain numpy.
+    """
+    rng = np.random.default_rng(seed)
+    weights: Weights = {
+        "mean": rng.standard_normal(n_y).astype(np.float32),
+        "inverse": np.ones(n_y, np.float32),
+    }
+    nodes = [
+        helper.make_node("Sub", [INPUT, "mean"], ["centred"]),
+        helper.make_node("Mul", ["centred", "inverse"], ["x"]),
+    ]
+
+    def dense(source: str, name: str, rows: int, columns: int, squash: bool = True) -> str:
+        W = rng.standard_normal((rows, columns)) / np.sqrt(rows)
+        weights[f"W_{name}"] = W.astype(np.float32)
+        weights[f"b_{name}"] = np.zeros(columns, np.float32)
+        target = f"{name}_sum" if squash else name
+        nodes.append(helper.make_node("Gemm", [source, f"W_{name}", f"b_{name}"], [target]))
+        if squash:
+            nodes.append(helper.make_node("Tanh", [target], [name]))
+        return name
+
+    dense(dense(dense("x", "p0", n_y, hidden), "p1", hidden, hidden), "action", hidden, n_u)
+    trunk = dense(dense("x", "c0", n_y, hidden), "c1", hidden, hidden)
+    for name in SCALARS:
+        dense(trunk, name, hidden, 1, squash=False)
+
+    observations = SignalSet(tuple(Signal(f"y{i}", "1", -10.0, 10.0) for i in range(n_y)))
+    outputs = SignalSet(tuple(Signal(f"u{i}", "1", -1.0, 1.0) for i in range(n_u)))
+    questions = rng.standard_normal((8, n_y)).astype(np.float32)
+    answers = _forward(weights, questions)
+    value, error, logit = (answers[name][:, 0] for name in SCALARS)
+    golden = Golden(questions, answers["action"], value, error, logit)
+    graph = helper.make_graph(
+        nodes,
+        "bench",
+        [helper.make_tensor_value_info(INPUT, TensorProto.FLOAT, [1, n_y])],
+        [
+            helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, size])
+            for name, size in ({"action": n_u} | dict.fromkeys(SCALARS, 1)).items()
+        ],
+        [numpy_helper.from_array(array, name) for name, array in weights.items()],
+    )
+    opset = helper.make_opsetid("", 17)
+    model = helper.make_model(graph, opset_imports=[opset], ir_version=8)
+    return PolicySpec(
+        model.SerializeToString(), observations, outputs, golden, label=f"bench 2x{hidden}"
+    )
+
+
+def _forward(weights: Weights, questions: NDArray[np.float32]) -> Weights:
+    def dense(x: NDArray[np.float32], name: str) -> NDArray[np.float32]:
+        return x @ weights[f"W_{name}"] + weights[f"b_{name}"]
+
+    x = (questions - weights["mean"]) * weights["inverse"]
+    policy = np.tanh(dense(np.tanh(dense(x, "p0")), "p1"))
+    trunk = np.tanh(dense(np.tanh(dense(x, "c0")), "c1"))
+    return {"action": np.tanh(dense(policy, "action"))} | {
+        name: dense(trunk, name) for name in SCALARS
+    }
 
 
 def weights_of(spec: PolicySpec) -> Weights:

@@ -8,15 +8,14 @@ import numpy as np
 
 from steadyhand.controllers.frames import Observation
 from steadyhand.controllers.policies.onnx import INPUT
-from steadyhand.runtime.bench_inference import GOAL_AT_64, GOAL_AT_256, tanh_policy
 from steadyhand.runtime.worker import PolicyProcess
 from steadyhand.training.bench.goals import Check, Measured, faster
-from steadyhand.training.bench.graphs import sb3_model, weights_of
+from steadyhand.training.bench.graphs import sb3_model, tanh_policy, weights_of
 from steadyhand.training.bench.turns import Setting, take_turns
 
 N_Y, N_U = 16, 7
 FLOOR_BOUND = 1.3
-SIZES = {64: (GOAL_AT_64, 1 / 20), 256: (GOAL_AT_256, 1 / 8)}
+SIZES = {64: (0.6, 1 / 20), 256: (0.75, 1 / 8)}
 """Width → largest ratio to session.run(dict) and to stable-baselines3."""
 STEP, PROPOSE, BOUND = "step", "step, checked and framed", "bare bound call"
 PROCESS = "step, checked and framed, in a child process"

@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 
 from steadyhand.controllers.signals import Vector
-from steadyhand.runtime.bench_inference import tanh_policy
 from steadyhand.runtime.clock import PacedClock
 from steadyhand.training.bench.goals import Check, Measured
+from steadyhand.training.bench.graphs import tanh_policy
 from steadyhand.training.bench.machine import realtime, realtime_permitted
 from steadyhand.training.bench.turns import Setting
 

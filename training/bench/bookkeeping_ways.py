@@ -1,15 +1,13 @@
-"""Goal: bookkeeping per tick at most 1/5 of prometheus_client + pydantic + orjson for the same.
+"""Two ways of keeping books on one tick: ours, and prometheus_client + pydantic + orjson.
 
 The same content on both sides: 24 measurements, one output, four constraints, three monitors; six
 histograms, five counters, eight gauges; one record per tick, appended to a buffered file. Ours
-also extends the hash chain, which the usual set does not have at all. The ways take turns inside
-one run, so only the ratios mean anything.
+also extends the hash chain, which the usual set does not have at all.
 """
 
-import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -38,40 +36,9 @@ from steadyhand.runtime.reader import tick_as_dict
 from steadyhand.runtime.record import RecordLayout
 from steadyhand.runtime.recorder import Recorder
 
-GOAL = 0.2
-"""Largest ratio of ours to the usual set."""
 BLOCK = 16
 """Ticks timed together: the writer's thread takes records in batches too."""
 N_Y, ROWS, MONITORS = 24, ("a", "b", "c", "d"), ("x", "y", "z")
-
-
-@dataclass(frozen=True, slots=True)
-class RecordFigures:
-    """Median microseconds per tick, best round."""
-
-    usual_us: float
-    """prometheus_client, a pydantic model, orjson, a buffered line."""
-    usual_metrics_us: float
-    usual_record_us: float
-    ours_us: float
-    """Metrics, record, hash chain, a buffered write: everything, on one thread."""
-    ours_metrics_us: float
-    ours_record_us: float
-    """What the loop thread pays for the record; chain and disk are another thread's."""
-
-    @property
-    def ratio(self) -> float:
-        """What the loop thread pays: ours to the usual set, which has no other thread."""
-        return (self.ours_metrics_us + self.ours_record_us) / self.usual_us
-
-    @property
-    def ratio_all(self) -> float:
-        """The same with hash chain and file, which another thread of ours pays."""
-        return self.ours_us / self.usual_us
-
-    def row(self) -> dict[str, float]:
-        """All figures, for tables and JSON."""
-        return asdict(self) | {"ratio": self.ratio, "ratio_all": self.ratio_all, "goal": GOAL}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -95,49 +62,6 @@ class _Modes:
     demand = Source.POLICY
     latches: tuple[ReasonCode, ...] = ()
     overrides: tuple[object, ...] = ()
-
-
-def bench_records(rounds: int = 20, calls: int = 20) -> RecordFigures:
-    """Time both ways of keeping books on one tick, taking turns.
-
-    Args:
-        rounds: turns each way takes.
-        calls: blocks of ticks per turn.
-
-    Raises:
-        ConfigError: prometheus_client or orjson is not installed.
-    """
-    with tempfile.TemporaryDirectory() as directory:
-        usual_metrics, usual_record = usual_ways(Path(directory))
-        ours_metrics, ours_record, ours_store = our_ways(Path(directory))
-
-        def usual() -> None:
-            for _ in range(BLOCK):
-                usual_metrics()
-                usual_record()
-
-        def ours() -> None:
-            for _ in range(BLOCK):
-                ours_metrics()
-                ours_record()
-            ours_store()
-
-        def block(call: Callable[[], None]) -> Callable[[], None]:
-            def many() -> None:
-                for _ in range(BLOCK):
-                    call()
-
-            return many
-
-        ways: dict[str, Callable[[], None]] = {
-            "usual_us": usual,
-            "usual_metrics_us": block(usual_metrics),
-            "usual_record_us": block(usual_record),
-            "ours_us": ours,
-            "ours_metrics_us": block(ours_metrics),
-            "ours_record_us": block(ours_record),
-        }
-        return RecordFigures(**_best_medians(ways, rounds, calls))
 
 
 def _layout() -> RecordLayout:
@@ -293,18 +217,3 @@ def usual_ways(directory: Path) -> tuple[Callable[[], None], Callable[[], None]]
         file.write(orjson.dumps(made.model_dump()) + b"\n")
 
     return count, record
-
-
-def _best_medians(ways: dict[str, Callable[[], None]], rounds: int, calls: int) -> dict[str, float]:
-    """Lowest round's median of each way in microseconds per tick."""
-    clock = time.perf_counter_ns
-    best = dict.fromkeys(ways, np.inf)
-    taken = np.empty(calls)
-    for _ in range(rounds):
-        for name, call in ways.items():
-            for i in range(calls):
-                start = clock()
-                call()
-                taken[i] = clock() - start
-            best[name] = min(best[name], float(np.median(taken)) / 1e3 / BLOCK)
-    return best
