@@ -1,14 +1,14 @@
 """The last ticks in memory that outlives the process.
 
-The journal writes every 30 ms; what a kill cuts off before that stands here, in pages that the
-kernel keeps. The next start carries it over into the journal, as records of the run that made it.
+The journal writes every 30 ms; what a kill cuts off before that stands here, in pages of a file
+that the kernel keeps. Written, not mapped: in a mapping, a file that somebody cuts short would kill
+the process. The next start carries it over into the journal, as records of the run that made it.
 Power cuts are not its business: what the journal has acknowledged is on disk.
 
 Put the file on a memory file system (`/run`): then no disk can ever hold up the tick.
 """
 
 import contextlib
-import mmap
 import os
 import struct
 import zlib
@@ -42,7 +42,7 @@ class Left:
 
 
 class BlackBox:
-    """A ring of tick records in a shared mapping. One writer, the loop thread."""
+    """A ring of tick records in a file. One writer, the loop thread."""
 
     def __init__(self, file: Path, about: Mapping[str, Any]) -> None:
         """Make the file anew, every page of it there.
@@ -58,28 +58,34 @@ class BlackBox:
         if len(head) > HEAD_BYTES - _LENGTH.size:
             raise OSError(f"{file}: {len(head)} bytes about a run do not fit")
         self.file = file
+        self.fault = ""
+        """Why ticks are not kept any more; empty: they are."""
         with contextlib.suppress(FileNotFoundError):
             file.unlink()
         size = HEAD_BYTES + SLOTS * SLOT_BYTES
-        descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        self._descriptor = os.open(file, flags, 0o600)
         try:
-            os.posix_fallocate(descriptor, 0, size)  # a page that is missing later would kill us
-            self._map = mmap.mmap(descriptor, size)
-        finally:
-            os.close(descriptor)
-        self._map[HEAD_BYTES:size] = bytes(size - HEAD_BYTES)
-        self._map[: _LENGTH.size + len(head)] = _LENGTH.pack(len(head)) + head
+            os.posix_fallocate(self._descriptor, 0, size)  # no disk can be too full later
+            os.pwrite(self._descriptor, _LENGTH.pack(len(head)) + head, 0)
+        except OSError:
+            os.close(self._descriptor)
+            file.unlink()
+            raise
 
     def put(self, sequence: int, body: bytes) -> None:
         """Keep one tick; a record longer than a slot is left to the journal alone."""
         size = len(body)
         if size <= SLOT_BYTES - _SLOT.size:
             at = HEAD_BYTES + sequence % SLOTS * SLOT_BYTES
-            self._map[at : at + _SLOT.size + size] = _SLOT.pack(zlib.crc32(body), size) + body
+            try:
+                os.pwrite(self._descriptor, _SLOT.pack(zlib.crc32(body), size) + body, at)
+            except OSError as error:
+                self.fault = str(error)
 
     def close(self) -> None:
         """Everything is in the journal: take it away."""
-        self._map.close()
+        os.close(self._descriptor)
         with contextlib.suppress(OSError):
             self.file.unlink()
 

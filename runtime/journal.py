@@ -112,6 +112,8 @@ class Journal:
             black_box: file that keeps the last ticks beyond a kill; None keeps none.
         """
         self._box_file = black_box
+        self.taken_over = ""
+        """Who has this journal now, because its folder was taken away from us; empty: we have."""
         self.directory = directory
         self.status = Status(Head(0, 0, chain.ZERO))
         self._recorder = recorder
@@ -255,6 +257,27 @@ class Journal:
     def _take_lock(self) -> None:
         self._lock_fd = take_lock(self.directory)
 
+    def _keep_lock(self) -> None:
+        """Whoever takes the folder away takes our lock away with it: get that of the new folder.
+
+        Raises:
+            JournalError: somebody else has it, or had, so nothing may be written there.
+            OSError: there is no folder, or no lock can be made in it.
+        """
+        self.directory.stat()
+        with suppress(FileNotFoundError):
+            lock = (self.directory / "lock").stat()
+            if os.path.samestat(lock, os.fstat(self._lock_fd)):
+                return
+        new = take_lock(self.directory)
+        if chain.segment_paths(self.directory):
+            os.close(new)
+            raise JournalError(
+                f"{self.directory} is another folder now, with another journal in it"
+            )
+        os.close(self._lock_fd)
+        self._lock_fd = new
+
     def _release_lock(self) -> None:
         if self._lock_fd >= 0:
             os.close(self._lock_fd)
@@ -282,6 +305,10 @@ class Journal:
             return False
         self._tick_at, self._event_at = tick_at, event_at
         self._housekeeping()
+        box = self._recorder.black_box
+        if box is not None and box.fault:
+            self._recorder.black_box = None
+            self._recorder.event({"event": "NoBlackBox", "text": box.fault})
         return len(ticks) == _BATCH or len(events) == _BATCH
 
     def _write(
@@ -291,6 +318,10 @@ class Journal:
         begun_s = self._busy_since_s = self._monotonic()
         try:
             self._usable_segment().append(batch)
+        except JournalError as error:
+            self.taken_over = str(error)
+            self._fail(error, lost_ticks, lost_events)
+            return False
         except (*chain.UNREADABLE, OSError) as error:
             self._fail(error, lost_ticks, lost_events)
             return False
@@ -312,6 +343,7 @@ class Journal:
             self._suspect = "AUDIT_TRUNC"
         if self._suspect:
             text = self.status.text or "something else deleted or cut the file"
+            self._keep_lock()
             self._open(segment.head.segment + 1, segment.carried(), self._suspect, text)
         return self._segment or segment
 
@@ -323,7 +355,7 @@ class Journal:
 
     def _fail(self, error: Exception, lost_ticks: int, lost_events: int) -> None:
         code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CANTOPEN) & 0xFF
-        cause = _CAUSES.get(code, "AUDIT_EIO")
+        cause = "AUDIT_LOCK" if self.taken_over else _CAUSES.get(code, "AUDIT_EIO")
         if self._segment is not None and not self._suspect:
             if cause == "AUDIT_EIO":
                 self._segment.abandon()

@@ -1,74 +1,114 @@
 """What `run` says on standard error while it runs: who drives, why, what to do, at each change.
 
 `journalctl -u steadyhand@plant` shows these lines. Nobody waits for the terminal or the service
-manager that takes them: a thread of its own writes, at most one line a second, the newest.
+manager that takes them: one thread writes, and it alone. What it cannot get rid of is left out.
 """
 
+import logging
 import os
 import threading
 import time
+from collections import deque
 from contextlib import suppress
 from typing import Self
 
 from steadyhand.runtime.health import printable
 
 EVERY_S = 1.0
-"""Least time between two lines; what changes faster stands in the journal."""
+"""Least time between two changes that are told; what changes faster stands in the journal."""
 LENGTH = 400
+MOST_LINES = 100
+"""Lines that wait to be written; newer ones push older ones out."""
 LAST_S = 0.5
 """Longest wait for the last line at the end."""
 
 
-class Notices:
-    """One line for each change. Never raises and never waits. Use as a context manager."""
+class Notices(logging.Handler):
+    """Lines for standard error. Never raises and never waits. Use as a context manager.
 
-    def __init__(self, descriptor: int = 2, every_s: float = EVERY_S) -> None:
+    Meanwhile it also takes what parts and libraries log as warnings or worse.
+    """
+
+    def __init__(
+        self, descriptor: int = 2, every_s: float = EVERY_S, *, quiet: bool = False
+    ) -> None:
         """Start the thread.
 
         Args:
             descriptor: where to; not a Python stream, because whoever waits in one keeps its lock
                 from all others, and from the end of the process.
-            every_s: least time between two lines.
+            every_s: least time between two changes that are told.
+            quiet: changes are not told.
         """
-        self._descriptor = descriptor
-        self._every_s = every_s
+        super().__init__(logging.WARNING)
+        self._descriptor, self._every_s, self._quiet = descriptor, every_s, quiet
         self._about: object = None
-        self._text, self._passed_over = "", 0
-        self._changed = threading.Condition()
+        self._change, self._passed_over = "", 0
+        self._lines: deque[str] = deque(maxlen=MOST_LINES)
+        self._news = threading.Condition()
         self._closed = False
         self._thread = threading.Thread(target=self._write, name="notices", daemon=True)
         self._thread.start()
 
+    def say(self, text: str) -> None:
+        """Write `text`, one line or several."""
+        with self._news:
+            self._lines.append(text)
+            self._news.notify()
+
     def tell(self, about: object, text: str) -> None:
-        """Write `text`, unless the line before was `about` the same."""
-        if about == self._about:
+        """Write `text`, unless the change before was `about` the same."""
+        if about == self._about or self._quiet:
             return
         self._about = about
-        with self._changed:
-            self._passed_over += bool(self._text)
-            self._text = f"{time.strftime('%H:%M:%SZ', time.gmtime())} {printable(text, LENGTH)}"
-            self._changed.notify()
+        with self._news:
+            self._passed_over += bool(self._change)
+            self._change = f"{_stamp()} {printable(text, LENGTH)}"
+            self._news.notify()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Take a line of the log; a stack trace keeps its lines."""
+        try:
+            text = self.format(record)
+        except Exception as error:  # noqa: BLE001  (somebody's % did not fit: that is told instead)
+            text = f"{record.msg!r} cannot be formatted: {error}"
+        lines = [printable(line, LENGTH) for line in text.splitlines()]
+        self.say(f"{_stamp()} {record.name}: " + "\n    ".join(lines))
 
     def __enter__(self) -> Self:
+        logging.getLogger().addHandler(self)
         return self
 
     def __exit__(self, *_: object) -> None:
         """Write what is left, as far as somebody takes it at once."""
-        with self._changed:
+        logging.getLogger().removeHandler(self)
+        with self._news:
             self._closed = True
-            self._changed.notify()
+            self._news.notify()
         self._thread.join(LAST_S)
 
     def _write(self) -> None:
+        next_s = 0.0
         while True:
-            with self._changed:
-                self._changed.wait_for(lambda: self._text or self._closed)
-                text, passed_over = self._text, self._passed_over
-                self._text, self._passed_over = "", 0
-            if not text:
+            with self._news:
+                while not (self._lines or self._closed):
+                    left_s = next_s - time.monotonic() if self._change else None
+                    if left_s is not None and left_s <= 0.0:
+                        break
+                    self._news.wait(left_s)
+                lines = [*self._lines]
+                self._lines.clear()
+                if self._change and (self._closed or time.monotonic() >= next_s):
+                    more = f" (and {self._passed_over} changes before)" * bool(self._passed_over)
+                    lines.append(self._change + more)
+                    self._change, self._passed_over = "", 0
+                    next_s = time.monotonic() + self._every_s
+            if lines:
+                with suppress(OSError):  # a terminal that is gone is no reason to stop
+                    os.write(self._descriptor, ("\n".join(lines) + "\n").encode())
+            elif self._closed:
                 return
-            more = f" (and {passed_over} changes before)" if passed_over else ""
-            with suppress(OSError):  # a terminal that is gone is no reason to stop
-                os.write(self._descriptor, f"{text}{more}\n".encode())
-            with self._changed:
-                self._changed.wait_for(lambda: self._closed, self._every_s)
+
+
+def _stamp() -> str:
+    return time.strftime("%H:%M:%SZ", time.gmtime())

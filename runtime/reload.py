@@ -10,7 +10,6 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 
 from steadyhand.controllers.reasons import ReasonCode
@@ -50,9 +49,6 @@ class Reload:
 
     def _look(self) -> None:
         text = _verdict(self._file, self._digest)
-        with suppress(OSError, ValueError):  # a terminal that is gone is no reason to stop
-            sys.stderr.write(f"steadyhand: reload: {text}\n")
-            sys.stderr.flush()
         self._tell({"event": "Reload", "code": str(ReasonCode.CFG_RELOAD), "text": text})
 
 

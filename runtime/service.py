@@ -18,6 +18,7 @@ from steadyhand.adapters.secret_file import read_word
 from steadyhand.controllers.errors import (
     BundleError,
     ConfigError,
+    JournalError,
     RequestError,
     SteadyhandError,
 )
@@ -37,14 +38,14 @@ from steadyhand.runtime.events import EFFECTS, Severity, describe
 from steadyhand.runtime.exits import words_of
 from steadyhand.runtime.folders import make_folder
 from steadyhand.runtime.go_live import GoLive, record_name
-from steadyhand.runtime.health import Health
+from steadyhand.runtime.health import Health, printable
 from steadyhand.runtime.journal import Journal
 from steadyhand.runtime.journal import Limits as JournalLimits
 from steadyhand.runtime.loop import STAGES, Loop, Parts, Tick
 from steadyhand.runtime.metrics import Identity, Metrics
 from steadyhand.runtime.metrics_server import MetricsServer
 from steadyhand.runtime.modes import Mode, ModeMachine
-from steadyhand.runtime.notices import Notices
+from steadyhand.runtime.notices import LENGTH, Notices
 from steadyhand.runtime.operator import OperatorServer
 from steadyhand.runtime.operator_people import OperatorSettings
 from steadyhand.runtime.recorder import Recorder
@@ -79,7 +80,7 @@ class Service:
         first: First,
         health: Health,
         crashes: CrashLoop,
-        notices: Notices | None = None,
+        notices: Notices,
     ) -> None:
         """Take over what was prepared; whoever makes a service must enter it.
 
@@ -161,7 +162,7 @@ class Service:
         wall_period_s = config.period / config.clock.time_scale
         # the plant's beat is waited for two periods long, and then there is one more tick
         self.health.patience_s = 3.0 * wall_period_s + 1.0
-        self.reload = Reload(self.loaded.file, self.loaded.digest, self.recorder.event)
+        self.reload = Reload(self.loaded.file, self.loaded.digest, self._tell_reload)
         self.certificates = self._watch_certificates()
         self.vitals = self._make_vitals()
         self.metrics = Metrics(
@@ -221,7 +222,11 @@ class Service:
             self.recorder.event({"event": "CrashNotes", "text": self.crashes.fault})
 
     def run(self, stop: threading.Event, max_ticks: int | None = None) -> None:
-        """Tick until `stop`; then the plant has its own control back."""
+        """Tick until `stop`; then the plant has its own control back.
+
+        Raises:
+            JournalError: another runtime has the journal now, so this one ended.
+        """
         self._stop = stop
         self.health.starting(f"waiting for the plant at {_address(self.config)}")
         self.desk.starting(f"connecting to {_address(self.config)}", accepting=True)
@@ -251,6 +256,8 @@ class Service:
         finally:
             self.health.stopping("handing the plant back", STOP_S)
             self.recorder.event({"event": "Stop", "code": "STOP"})
+        if self.journal.taken_over:
+            raise JournalError(f"the journal was taken over: {self.journal.taken_over}")
 
     def _take_realtime(self) -> None:
         """The loop's thread into the real-time class, where the configuration asks for it."""
@@ -414,6 +421,8 @@ class Service:
             self.panel.alive()
         if self.desk.drain(self._handlers()):
             self._hasten()
+        if self.journal.taken_over and self._stop is not None:
+            self._stop.set()  # one plant has one runtime, and it is another one now
         if self._stop is not None and self._stop.is_set():
             self._hasten()  # a signal does not wait for the next planned tick, a period away
         if self._swap is not None and self._swap.done:
@@ -465,10 +474,12 @@ class Service:
         for text in bundle.warnings:
             self.recorder.event({"event": "BundleWarning", "text": text})
 
+    def _tell_reload(self, event: dict[str, object]) -> None:
+        self.notices.say(f"steadyhand: reload: {event['text']}")
+        self.recorder.event(event)
+
     def _tell_change(self, tick: Tick) -> None:
         """For whoever reads standard error: who drives now and why, with what to do about it."""
-        if self.notices is None:
-            return
         modes, observation = self.modes, tick.observation
         cause = modes.why(False)[0]
         # without a plant the words say why; elsewhere they hold numbers that change every tick
@@ -631,6 +642,8 @@ class Service:
     def _tell_swap(self, outcome: str, code: str, text: str, file: str = "") -> None:
         """For the status; a new mapping each time, because the last one may be shown just now."""
         name = file or (self.last_swap or {}).get("file", "")
+        text = printable(text, LENGTH)
+        self.notices.say(f"steadyhand: swap to {printable(name, LENGTH)}: {outcome}: {text}")
         self.last_swap = {"file": name, "outcome": outcome, "code": code, "text": text}
 
     def _drop_swap(self) -> None:
@@ -709,7 +722,7 @@ def introduction(service: Service) -> str:
         "journal": loaded.path(config.journal.directory),
     }
     head = "steadyhand runs; Ctrl-C or SIGTERM hands the plant back\n"
-    return head + "".join(f"  {name:9} {text}\n" for name, text in lines.items())
+    return head + "\n".join(f"  {name:9} {text}" for name, text in lines.items())
 
 
 def status(service: Service, tick: Tick) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
@@ -35,6 +35,7 @@ from steadyhand.runtime.crash_loop import Counted, CrashLoop
 from steadyhand.runtime.exits import words_of
 from steadyhand.runtime.folders import make_folder
 from steadyhand.runtime.health import Health
+from steadyhand.runtime.notices import Notices
 from steadyhand.runtime.slot import Closable
 from steadyhand.runtime.spawn import Spawned
 from steadyhand.runtime.worker import PolicyProcess
@@ -68,30 +69,22 @@ def serve(
     health = Health.from_environment()
     health.starting("verifying configuration and bundle", START_S)
     loaded, parts, given = _checked(file, spawned)
-    if warning := assemble.forgotten_state(loaded):
-        with suppress(OSError, ValueError):
-            sys.stderr.write(f"steadyhand: {warning}\n")
-    with _crashes(loaded).run() as crashes:
+    with Notices(quiet=quiet) as notices, _crashes(loaded).run() as crashes:
+        if warning := assemble.forgotten_state(loaded):
+            notices.say(f"steadyhand: {warning}")
         first = _first(file, loaded, parts, given, crashes)
         if stop.is_set():  # before there is anything to hand back
             if isinstance(first.policy, Closable):
                 first.policy.close()
             return
         if first.alarm:
-            with suppress(OSError, ValueError):
-                sys.stderr.write(f"steadyhand: {first.alarm}\n")
-        from steadyhand.runtime.notices import Notices
+            notices.say(f"steadyhand: {first.alarm}")
         from steadyhand.runtime.service import Service, introduction
 
-        with (
-            nullcontext() if quiet else Notices() as notices,
-            Service(loaded, first, health, crashes, notices) as service,
-        ):
+        with Service(loaded, first, health, crashes, notices) as service:
             _on(signal.SIGHUP, service.reload.ask)
-            if notices is not None:
-                with suppress(OSError, ValueError):  # a terminal that is gone is no reason to stop
-                    sys.stderr.write(introduction(service))
-                    sys.stderr.flush()
+            if not quiet:
+                notices.say(introduction(service))
             service.run(stop, max_ticks)
 
 

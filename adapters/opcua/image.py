@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from steadyhand.adapters.opcua.freshness import FreshnessJudge, ServerClock
 from steadyhand.adapters.opcua.tags import TagMap
-from steadyhand.adapters.opcua.wire import Samples, severity, status_name
+from steadyhand.adapters.opcua.wire import BAD_STATUS, Samples, severity, status_name
 from steadyhand.controllers.frames import Fault, LinkState, Observation, Quality
 from steadyhand.controllers.reasons import ReasonCode
 from steadyhand.controllers.signals import Vector
@@ -110,7 +110,7 @@ class Measurements:
         self._names = tags.observation_signals.names
         self._scale = np.array([tag.scale for tag in tags.observations])
         self._judge = FreshnessJudge(tags.observations, future_tolerance_s)
-        self._status = np.full(n_y, 0x80000000, dtype=np.uint32)
+        self._status = np.full(n_y, BAD_STATUS, dtype=np.uint32)
         self._wrong = np.zeros(n_y, dtype=np.bool_)
         self.values = np.full(n_y, nan)
         self.quality = np.full(n_y, Quality.BAD, dtype=np.int8)

@@ -7,7 +7,7 @@ from asyncua import ua
 from numpy.typing import NDArray
 
 from steadyhand.adapters.opcua.tags import TagMap
-from steadyhand.adapters.opcua.wire import status_name
+from steadyhand.adapters.opcua.wire import BAD_STATUS, status_name
 from steadyhand.controllers.frames import Fault
 from steadyhand.controllers.reasons import ReasonCode
 from steadyhand.controllers.signals import Vector
@@ -98,7 +98,7 @@ class Outputs:
     def judge(self, names: list[str], statuses: list[int]) -> list[Fault]:
         """Faults of a write, by node: a batch can half-succeed."""
         bad = [
-            (name, code) for name, code in zip(names, statuses, strict=True) if code >= 0x80000000
+            (name, code) for name, code in zip(names, statuses, strict=True) if code >= BAD_STATUS
         ]
         outputs = self._names
         faults = [
@@ -120,7 +120,7 @@ class Outputs:
     def compare(self, sent: tuple[float, ...], codes: list[int]) -> list[Fault]:
         """Set-point as read back against set-point as sent; the read-back counts from now on."""
         shown, wire = self._shown, np.array(sent)
-        accepted = np.array(codes) < 0x80000000
+        accepted = np.array(codes) < BAD_STATUS
         names = self._names
         faults = [
             Fault(

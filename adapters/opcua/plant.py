@@ -26,6 +26,7 @@ from steadyhand.adapters.opcua.settings import OpcUaSettings
 from steadyhand.adapters.opcua.signs import Signs
 from steadyhand.adapters.opcua.tags import TagMap
 from steadyhand.adapters.opcua.wire import (
+    BAD_STATUS,
     EPOCH_1601_S,
     TICKS_PER_S,
     WIRE_TYPES,
@@ -86,8 +87,8 @@ class Plant:
         self.output_kinds = tuple(resolved.kinds[n] for n in tags.output_signals.names)
         self.outputs = Outputs(tags, monotonic())
         self._image_time_s = nan
-        self._written_s = -inf
-        """When our last heartbeat was written."""
+        self._beaten_s = -inf
+        """When the last heartbeat that the server took was written."""
         self.measured = Measurements(tags, settings.future_tolerance_s)
         self.clock = ServerClock(0, monotonic())
         self.signs = Signs(tags, self._columns, resolved.kinds, settings, monotonic())
@@ -231,7 +232,7 @@ class Plant:
             )
         signs = self.signs
         faults = signs.absorb(values, now_s)
-        silent = now_s - self._written_s > SHED_PERIODS * self._settings.period_s
+        silent = now_s - self._beaten_s > SHED_PERIODS * self._settings.period_s
         if not signs.grants or (silent and self._tags.handshake.heartbeat is not None):
             self.outputs.forget()  # the plant has them back and may move them
         if self._partial:
@@ -311,8 +312,8 @@ class Plant:
             return
         wanted = [(self._nodes[name], variant) for name, variant in pairs]
         written = self._written(command)
+        began_s = self._now()
         try:
-            self._written_s = self._now()
             statuses = await self._session.write(wanted, "write")
         except LinkTimeoutError as error:
             self.outputs.forget()
@@ -320,7 +321,10 @@ class Plant:
             self._tell(Fault(ReasonCode.WRITE_UNKNOWN, text=text))
             await self._take_control(after_write=True)
             return
-        faults = self.outputs.judge([name for name, _ in pairs], statuses)
+        names = [name for name, _ in pairs]
+        if all(s < BAD_STATUS for n, s in zip(names, statuses, strict=True) if n == "heartbeat"):
+            self._beaten_s = began_s
+        faults = self.outputs.judge(names, statuses)
         try:
             await self._take_control(after_write=True)
         except ua.UaError:

@@ -8,7 +8,13 @@ from asyncua import ua
 
 from steadyhand.adapters.opcua.session import Session
 from steadyhand.adapters.opcua.tags import AUTO, NodeAddress, Tag, TagMap
-from steadyhand.adapters.opcua.wire import WIRE_TYPES, WireType, holds_some_value, status_name
+from steadyhand.adapters.opcua.wire import (
+    BAD_STATUS,
+    WIRE_TYPES,
+    WireType,
+    holds_some_value,
+    status_name,
+)
 from steadyhand.controllers.errors import LinkError
 from steadyhand.controllers.frames import Fault
 from steadyhand.controllers.reasons import ReasonCode
@@ -219,8 +225,10 @@ def _check_node(
     value: Any,  # noqa: ANN401
 ) -> list[Fault]:
     status = node_class.StatusCode
-    if status is not None and status.value >= 0x80000000:
+    if status is not None and status.value >= BAD_STATUS:
         return [_missing(use, f"the server answers {status_name(status.value)}")]
+    if _plain(node_class) not in (None, ua.NodeClass.Variable, ua.NodeClass.Variable.value):
+        return [_missing(use, f"there is a node, but no variable (class {_plain(node_class)})")]
     faults: list[Fault] = []
     if use.name not in kinds:
         kind = _served_kind(_plain(data_type), value.Value)

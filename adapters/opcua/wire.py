@@ -17,6 +17,8 @@ from steadyhand.controllers.signals import Vector
 GOOD, UNCERTAIN, BAD = 0, 1, 2
 TICKS_PER_S = 10_000_000
 """OPC UA stamps count 100 ns since 1601-01-01 UTC."""
+BAD_STATUS = 0x80000000
+"""From here on a StatusCode says that nothing came of it (OPC 10000-4, 7.38)."""
 EPOCH_1601_S = 11_644_473_600.0
 """Seconds from 1601-01-01 to 1970-01-01."""
 FIRST_SOUND_TICK = int((EPOCH_1601_S + 366 * 86_400) * TICKS_PER_S)
@@ -145,7 +147,7 @@ def empty_samples(n: int) -> Samples:
     """Columns for `n` samples of which nothing is known."""
     return Samples(
         np.full(n, nan),
-        np.full(n, 0x80000000, dtype=np.uint32),
+        np.full(n, BAD_STATUS, dtype=np.uint32),
         np.zeros(n, dtype=np.int64),
         np.zeros(n, dtype=np.int64),
         np.zeros(n, dtype=np.bool_),
@@ -161,7 +163,7 @@ def decode(data_values: list[Any], kinds: tuple[WireType, ...]) -> Samples:
         out.status[i] = code
         out.source[i] = to_ticks(data_value.SourceTimestamp)
         out.server[i] = to_ticks(data_value.ServerTimestamp)
-        if code >= 0x80000000:
+        if code >= BAD_STATUS:
             continue  # the value of a Bad sample means nothing
         variant = data_value.Value
         value = None if variant is None else variant.Value

@@ -1,6 +1,7 @@
 """Two runtimes on one plant, over real OPC UA: who only watches must not disturb who drives."""
 
 import json
+import shutil
 import signal
 import subprocess
 import time
@@ -54,6 +55,23 @@ def driving(rig):
     made.start_runtime()
     made.wait_in_control()
     return made
+
+
+def test_a_runtime_whose_folder_another_one_took_hands_the_plant_back_and_ends(driving):
+    """Somebody removed var/ under a living runtime, and started the service once more."""
+    first = driving.runtime
+    shutil.rmtree(driving.folder / "var")
+    driving.start_runtime()
+    assert first.wait(60.0) == 78
+    said = driving.said.read_text()
+    assert "steadyhand: the journal was taken over: " in said
+    assert "Traceback" not in said
+    driving.wait_in_control()
+    before = driving.truth()["writes"]["arrived"]
+    until(lambda: driving.truth()["writes"]["arrived"] > before + 3, what="writes")
+    assert driving.stop_runtime() == 0
+    done = driving.cli("journal", "verify", str(driving.journal))
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.mark.parametrize("mode", ["off", "shadow"])

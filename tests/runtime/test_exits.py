@@ -153,6 +153,16 @@ def test_a_full_disk_behind_the_output_is_told():
     assert done.stderr == "steadyhand: standard output: No space left on device\n"
 
 
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_a_stream_that_the_caller_closed_is_no_trace(tmp_path, closed):
+    """Some daemons and cron scripts do."""
+    told = tmp_path / "told"
+    done = shell(f"steadyhand plant list {closed} && echo good > {told}")
+    assert done.returncode == 0, done.stderr
+    assert told.exists()
+    assert "Traceback" not in done.stderr
+
+
 def test_a_reader_that_goes_away_is_no_trace():
     done = shell("steadyhand schema | head -c 1 > /dev/null")
     assert "Traceback" not in done.stderr and "Exception ignored" not in done.stderr

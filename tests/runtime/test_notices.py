@@ -1,6 +1,7 @@
 """Lines on standard error: one for each change, never a reason to wait."""
 
 import errno
+import logging
 import os
 import re
 import time
@@ -8,7 +9,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from steadyhand.runtime.notices import LAST_S, LENGTH, Notices
+from steadyhand.runtime.notices import LAST_S, LENGTH, MOST_LINES, Notices
 
 
 @contextmanager
@@ -19,6 +20,14 @@ def pipe():
     finally:
         os.close(reading)
         os.close(writing)
+
+
+def fill(writing):
+    os.set_blocking(writing, False)
+    with pytest.raises(BlockingIOError):
+        while True:
+            os.write(writing, b"." * 4096)
+    os.set_blocking(writing, True)
 
 
 def texts(reading):
@@ -48,6 +57,43 @@ def test_what_changes_faster_than_the_lines_come_is_counted():
             for number in range(1, 101):
                 notices.tell(number, f"line {number}")
         assert texts(reading) == ["line 100 (and 99 changes before)"]
+
+
+def test_who_wants_no_changes_still_hears_what_went_wrong():
+    with pipe() as (reading, writing):
+        with Notices(writing, quiet=True) as notices:
+            notices.tell(0, "the heuristic drives")
+            notices.say("steadyhand: something")
+        assert os.read(reading, 1 << 16) == b"steadyhand: something\n"
+
+
+def test_what_is_logged_comes_too_and_nothing_else_takes_it(capsys):
+    log = logging.getLogger("steadyhand.test")
+    with pipe() as (reading, writing):
+        with Notices(writing) as notices:
+            log.info("not worth a line")
+            log.warning("certificates: %s", "a\x1b[2Jb")
+            notices.emit(logging.makeLogRecord({"msg": "does not %d", "args": ("fit",)}))
+            try:
+                raise ValueError("a defect")
+            except ValueError:
+                log.exception("the link's thread failed")
+        lines = os.read(reading, 1 << 16).decode().splitlines()
+    assert r"steadyhand.test: certificates: a\x1b[2Jb" in lines[0]
+    assert "'does not %d' cannot be formatted" in lines[1]
+    assert lines[2].endswith("steadyhand.test: the link's thread failed")
+    assert lines[-1] == "    ValueError: a defect"
+    assert capsys.readouterr().err == ""
+
+
+def test_lines_that_nobody_takes_are_left_out():
+    with pipe() as (reading, writing), Notices(writing) as notices:
+        fill(writing)
+        for number in range(10_000):
+            notices.say(str(number))
+        assert len(notices._lines) <= MOST_LINES
+        while "9999" not in os.read(reading, 1 << 20).decode().splitlines():
+            pass
 
 
 def test_no_text_from_outside_makes_a_second_line_or_a_long_one():
@@ -81,11 +127,7 @@ def test_a_terminal_that_is_gone_is_borne(code, monkeypatch):
 
 def test_nobody_waits_for_a_reader_that_does_not_read():
     with pipe() as (reading, writing):
-        os.set_blocking(writing, False)
-        with pytest.raises(BlockingIOError):
-            while True:
-                os.write(writing, b"." * 4096)
-        os.set_blocking(writing, True)
+        fill(writing)
         began_s = time.monotonic()
         with Notices(writing, every_s=0.0) as notices:
             for number in range(1000):

@@ -267,6 +267,52 @@ def test_nth_system_call_fails_for_every_n(tmp_path, call, persistent):
         shutil.rmtree(directory)
 
 
+def another_journal(folder, lives):
+    """Somebody took the folder away, and another runtime made it anew and wrote there."""
+    folder.rename(folder.with_name("away"))
+    recorder = fresh_recorder()
+    other = Journal(folder, recorder, QUICK).start()
+    record_ticks(recorder, 3)
+    eventually(lambda: other.status.ticks == 3)
+    if not lives:
+        other.close()
+    return other
+
+
+@pytest.mark.parametrize(
+    ("lives", "why"), [(True, "is written by process"), (False, "is another folder now")]
+)
+def test_a_folder_that_another_runtime_has_now_is_left_alone(tmp_path, lives, why):
+    recorder, folder = fresh_recorder(), tmp_path / "journal"
+    with Journal(folder, recorder, QUICK) as journal:
+        record_ticks(recorder, 5)
+        eventually(lambda: journal.status.ticks == 5)
+        other = another_journal(folder, lives)
+        record_ticks(recorder, 5)
+        eventually(lambda: journal.taken_over)
+        assert why in journal.taken_over
+        assert journal.status.cause == "AUDIT_LOCK"
+    other.close()
+    assert verify(folder).ok
+    with JournalReader(folder) as reader:
+        assert len(list(reader.ticks())) == 3
+
+
+def test_a_folder_that_comes_back_is_used_again(tmp_path):
+    recorder, folder = fresh_recorder(), tmp_path / "journal"
+    with Journal(folder, recorder, QUICK) as journal:
+        record_ticks(recorder, 5)
+        eventually(lambda: journal.status.ticks == 5)
+        folder.rename(tmp_path / "away")
+        record_ticks(recorder, 5)
+        eventually(lambda: journal.status.cause)
+        assert not folder.exists()
+        (tmp_path / "away").rename(folder)
+        eventually(lambda: journal.status.ticks == 10)
+        assert journal.taken_over == ""
+    assert verify(folder).ok
+
+
 @pytest.mark.parametrize("how", ["deleted", "cut", "replaced", "wal deleted"])
 def test_file_taken_away_by_something_else(tmp_path, how):
     """An external logrotate: noticed at the next write, and the chain goes on."""
