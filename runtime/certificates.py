@@ -10,8 +10,9 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import rsa
 
+from steadyhand.adapters.opcua import trust_files
 from steadyhand.adapters.opcua.trust_files import CERTIFICATES, LISTS, UNPARSABLE
-from steadyhand.controllers.errors import FileError
+from steadyhand.controllers.errors import ConfigError, FileError
 
 DAY_S = 86_400.0
 _NEVER = datetime.max.replace(tzinfo=UTC)
@@ -66,17 +67,11 @@ def read_certificates(path: Path) -> list[x509.Certificate]:
         FileNotFoundError: it is not there.
         FileError: it cannot be read or holds none.
     """
+    path.stat()
     try:
-        raw = path.read_bytes()
-        if b"-----BEGIN CERT" in raw:
-            return x509.load_pem_x509_certificates(raw)
-        return [x509.load_der_x509_certificate(raw)]
-    except FileNotFoundError:
-        raise
-    except OSError as error:
-        raise FileError(f"{path}: cannot be read: {error.strerror}") from None
-    except UNPARSABLE:
-        raise FileError(f"{path}: holds no X.509 certificate in DER or PEM form") from None
+        return trust_files.read_certificates(path)
+    except ConfigError as error:
+        raise FileError(str(error)) from None
 
 
 def facts(path: Path) -> list[Facts]:
@@ -142,11 +137,8 @@ def _said(path: Path, found: x509.Certificate) -> Facts:
 
 def _list_facts(path: Path) -> Facts | None:
     try:
-        raw = path.read_bytes()
-        load = x509.load_pem_x509_crl if b"-----BEGIN" in raw else x509.load_der_x509_crl
-        found = load(raw)
-        return _list_said(path, found)
-    except (OSError, *UNPARSABLE):
+        return _list_said(path, trust_files.read_list(path))
+    except (ConfigError, *UNPARSABLE):
         return None
 
 

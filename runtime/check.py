@@ -18,14 +18,15 @@ from cryptography import x509
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 
+from steadyhand.adapters.input_file import CREDENTIALS, read_secret, read_word
 from steadyhand.adapters.opcua.trust_files import (
     LISTS,
     UNPARSABLE,
-    asked,
     files_of,
     is_signed,
+    read_certificates,
+    read_list,
 )
-from steadyhand.adapters.secret_file import CREDENTIALS, read_secret, read_word
 from steadyhand.controllers.catalogue import plant_kind
 from steadyhand.controllers.errors import (
     BundleError,
@@ -234,7 +235,7 @@ def _files(
             found = True
             yield _problem(loaded, path, f"{name}: {fault}", "CFG_FILE")
     if not found and certificate is not None and private_key is not None:
-        shown = _certificates(loaded.path(certificate))[0].public_key()
+        shown = read_certificates(loaded.path(certificate))[0].public_key()
         if shown != _key(loaded.path(private_key)).public_key():
             text = (
                 f"{private_key}: is not the key of {certificate}; "
@@ -243,28 +244,17 @@ def _files(
             yield _problem(loaded, (*where, "private_key"), text, "CFG_FILE")
 
 
-def _certificates(file: Path) -> list[x509.Certificate]:
-    """Certificates in `file`, at least one.
-
-    Raises:
-        OSError: it cannot be read.
-        ValueError: it holds none.
-    """
-    content = file.read_bytes()
-    if b"-----BEGIN" in content:
-        return x509.load_pem_x509_certificates(content)
-    return [x509.load_der_x509_certificate(content)]
-
-
 def _certificate_fault(file: Path) -> str | None:
     try:
-        for found in _certificates(file):
-            asked(found)
-    except OSError as error:
-        return f"cannot be read: {error.strerror}"
-    except UNPARSABLE:
-        return "is no X.509 certificate in DER or PEM form"
+        read_certificates(file)
+    except ConfigError as error:
+        return _why(error, file)
     return None
+
+
+def _why(error: ConfigError, file: Path) -> str:
+    """The message without the file that it begins with: it is named already."""
+    return str(error).removeprefix(f"{file}: ")
 
 
 def _trusted_fault(place: Path) -> str | None:
@@ -289,17 +279,15 @@ def _revoked_fault(place: Path, trusted: list[Path]) -> str | None:
             one
             for file in files_of(trusted)
             if _certificate_fault(file) is None
-            for one in _certificates(file)
+            for one in read_certificates(file)
         ]
         for file in files_of([place], LISTS):
-            raw = file.read_bytes()
-            load = x509.load_pem_x509_crl if b"-----BEGIN" in raw else x509.load_der_x509_crl
-            if not is_signed(load(raw), authorities):
+            if not is_signed(read_list(file), authorities):
                 return "is not signed by an authority in trusted; add its certificate there"
     except LinkError as error:
         return str(error)
-    except OSError as error:
-        return f"cannot be read: {error.strerror}"
+    except ConfigError as error:
+        return _why(error, place)
     except UNPARSABLE:
         return "is no revocation list in DER or PEM form"
     return None
@@ -310,7 +298,7 @@ def _own_certificate_fault(file: Path) -> str | None:
     fault = _certificate_fault(file)
     if fault:
         return fault
-    certificate = _certificates(file)[0]
+    certificate = read_certificates(file)[0]
     now = datetime.now(UTC)
     if not certificate.not_valid_before_utc <= now <= certificate.not_valid_after_utc:
         return (
@@ -333,7 +321,7 @@ def _key(file: Path) -> Any:  # noqa: ANN401  (any kind of private key)
     Raises:
         ValueError, TypeError, UnsupportedAlgorithm: it holds none that is not encrypted.
     """
-    return _parsed(file.read_bytes())
+    return _parsed(read_secret(file))
 
 
 @lru_cache(maxsize=1)
@@ -365,7 +353,7 @@ def _secret_fault(file: Path, read: Callable[[Path], object] = read_secret) -> s
     try:
         read(file)
     except ConfigError as error:
-        fault = str(error).removeprefix(f"{file}: ")
+        fault = _why(error, file)
         hidden = file.parent.name == CREDENTIALS_FOLDER and not os.environ.get(CREDENTIALS)
         if hidden and not file.exists():
             fault += f"; outside the service: in {CREDENTIALS_FOLDER}/ beside the configuration"
@@ -377,7 +365,7 @@ def _places(loaded: Loaded) -> Iterator[Problem]:
     """Where the runtime writes, and what it reads beside the link's files."""
     config = loaded.config
     journal = loaded.path(config.journal.directory)
-    fault = folder_fault(journal)
+    fault = _shared_fault(loaded, journal) or folder_fault(journal)
     lock = journal / "lock"
     if not fault and os.path.lexists(lock) and (lock.is_symlink() or not lock.is_file()):
         fault = f"{lock} is no regular file; move it away"
@@ -386,6 +374,8 @@ def _places(loaded: Loaded) -> Iterator[Problem]:
     if config.operator:
         socket = loaded.path(config.operator.socket)
         fault = socket_fault(socket) or folder_fault(socket.parent)
+        if socket.resolve() == journal.resolve():
+            fault = "is the journal's directory; name a file of its own"
         if fault:
             yield _problem(loaded, ("operator", "socket"), fault, "CFG_FILE")
     if config.bundle and not loaded.path(config.bundle.trusted_keys).is_dir():
@@ -396,6 +386,22 @@ def _places(loaded: Loaded) -> Iterator[Problem]:
         if why:
             text = f"{config.metrics.token_file}: {why}"
             yield _problem(loaded, ("metrics", "token_file"), text, "CFG_FILE")
+
+
+def _shared_fault(loaded: Loaded, journal: Path) -> str:
+    """Why the journal may not lie where it is to lie: what other files are, or are under."""
+    config = loaded.config
+    others = {"this configuration": loaded.file}
+    if config.bundle:
+        others["the bundle"] = loaded.path(config.bundle.file)
+        others["the trusted keys"] = loaded.path(config.bundle.trusted_keys) / "key"
+    if isinstance(config.link, OpcUaLink) and config.link.security.certificate:
+        others["the link's certificate"] = loaded.path(config.link.security.certificate)
+    place = journal.resolve()
+    for what, file in others.items():
+        if place in file.resolve().parents:
+            return f"{journal} holds {what}; name a folder of its own"
+    return ""
 
 
 def _panel(loaded: Loaded) -> Iterator[Problem]:

@@ -25,8 +25,8 @@ from pydantic import (
 )
 from pydantic_core import ErrorDetails, PydanticCustomError
 
+from steadyhand.adapters.input_file import CREDENTIALS
 from steadyhand.adapters.opcua.settings import INSECURE_WORD
-from steadyhand.adapters.secret_file import CREDENTIALS
 from steadyhand.controllers.errors import ConfigError
 from steadyhand.runtime.quantity import quantity
 from steadyhand.runtime.yaml_source import MAX_BYTES, Problem, Source, read_yaml
@@ -247,9 +247,17 @@ class OpcUaLink(Section):
         return self
 
     def _distinct_nodes(self) -> None:
-        """Refuse two names for one node: it hides a wiring fault, or two writers."""
-        used = {self.handshake.heartbeat: "handshake.heartbeat"}
-        named = [(f"outputs.{name}", tag.node) for name, tag in self.outputs.items()]
+        """Refuse two names for one node: it hides a wiring fault, or two writers.
+
+        A counter of images may be the plant's sign of life, too.
+        """
+        shake = self.handshake
+        roles = {role: getattr(shake, role) for role in type(shake).model_fields}
+        if roles["sequence"] == roles["plant_heartbeat"]:
+            del roles["sequence"]
+        used: dict[str, str] = {}
+        named = [(f"handshake.{role}", node) for role, node in roles.items() if node is not None]
+        named += [(f"outputs.{name}", tag.node) for name, tag in self.outputs.items()]
         named += [(f"signals.{name}", tag.node) for name, tag in self.signals.items()]
         for place, node in named:
             if node in used:

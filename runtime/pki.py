@@ -21,7 +21,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from steadyhand.adapters.secret_file import exposed
+from steadyhand.adapters.input_file import read_secret
+from steadyhand.adapters.opcua.trust_files import read_list
 from steadyhand.controllers.errors import ConfigError, FileError
 from steadyhand.runtime.bundle.files import replace
 from steadyhand.runtime.certificates import DAY_S, fingerprint, read_certificates
@@ -178,10 +179,8 @@ def read_authority(folder: Path) -> tuple[x509.Certificate, rsa.RSAPrivateKey]:
     """
     key_file = folder / "ca_key.pem"
     try:
-        fault = exposed(key_file.resolve(), key_file.stat())
-        if fault:
-            raise ConfigError(f"{key_file}: {fault}")
-        key = serialization.load_pem_private_key(key_file.read_bytes(), None)
+        key_file.stat()
+        key = serialization.load_pem_private_key(read_secret(key_file), None)
         certificate = read_certificates(folder / "ca_cert.der")[0]
     except (FileNotFoundError, NotADirectoryError, FileError):
         raise ConfigError(
@@ -285,10 +284,8 @@ def _write_pair(made: Issued, certificate: x509.Certificate, key: rsa.RSAPrivate
 def _read_list(folder: Path) -> x509.CertificateRevocationList | tuple[()]:
     file = folder / "ca.crl"
     try:
-        return x509.load_der_x509_crl(file.read_bytes())
-    except FileNotFoundError:
-        return ()
-    except ValueError:
+        return read_list(file) if file.exists() else ()
+    except ConfigError:
         raise ConfigError(
             f"{file}: is no revocation list; put the last good copy back, or what was revoked "
             "would be trusted again"

@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from steadyhand.adapters.secret_file import read_word
+from steadyhand.adapters.input_file import read_word
 from steadyhand.controllers.errors import (
     BundleError,
     ConfigError,

@@ -6,6 +6,7 @@ refused before any object is made.
 """
 
 import io
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -20,11 +21,14 @@ from ruamel.yaml.events import (
     CollectionStartEvent,
     DocumentStartEvent,
     NodeEvent,
+    ScalarEvent,
 )
 
 MAX_BYTES = 1 << 20
 MAX_DEPTH = 50
 MAX_EVENTS = 200_000
+_LONG = re.compile(r"[+-]?(0[xob])?[0-9a-fA-F_]{64,}")
+"""Integers of more digits than any number has that means something; printing one can fail."""
 
 Path = tuple[str | int, ...]
 
@@ -113,6 +117,9 @@ def _forbidden(text: str) -> Iterator[Problem]:
             return
         if isinstance(event, NodeEvent) and event.anchor:
             yield Problem(line, "", f"anchor &{event.anchor}: write the value out", "CFG_LIMIT")
+            return
+        if isinstance(event, ScalarEvent) and not event.style and _LONG.fullmatch(event.value):
+            yield Problem(line, "", f"a number of {len(event.value)} characters", "CFG_LIMIT")
             return
         if getattr(event, "tag", None):
             yield Problem(line, "", f"tag {event.tag}: only plain YAML is read", "CFG_TYPE")

@@ -16,6 +16,7 @@ from cryptography import x509
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import serialization
 
+from steadyhand.adapters.input_file import read_secret, read_word
 from steadyhand.adapters.opcua.settings import Security
 from steadyhand.adapters.opcua.trust_files import (
     LISTS,
@@ -23,8 +24,9 @@ from steadyhand.adapters.opcua.trust_files import (
     asked,
     files_of,
     is_signed,
+    read_certificates,
+    read_list,
 )
-from steadyhand.adapters.secret_file import read_secret, read_word
 from steadyhand.controllers.errors import ConfigError, LinkError
 from steadyhand.controllers.reasons import ReasonCode
 
@@ -126,26 +128,19 @@ def renewed(security: Security, before: Credentials) -> Credentials:
 
 def _load_certificates(path: Path) -> list[x509.Certificate]:
     try:
-        raw = path.read_bytes()
-        if b"-----BEGIN" in raw:
-            return [asked(found) for found in x509.load_pem_x509_certificates(raw)]
-        return [asked(x509.load_der_x509_certificate(raw))]
-    except OSError as error:
-        raise LinkError(f"{path}: cannot be read: {error.strerror}") from None
-    except UNPARSABLE as error:
-        raise LinkError(f"{path}: not a PEM or DER certificate ({error})") from None
+        return read_certificates(path)
+    except ConfigError as error:
+        raise LinkError(str(error)) from None
 
 
 def _load_revoked(path: Path, trusted: tuple[x509.Certificate, ...]) -> list[tuple[x509.Name, int]]:
     """Entries of a list that one of the trusted authorities signed."""
     try:
-        raw = path.read_bytes()
-        load = x509.load_pem_x509_crl if b"-----BEGIN" in raw else x509.load_der_x509_crl
-        crl = load(raw)
+        crl = read_list(path)
         signed = is_signed(crl, trusted)
         entries = [(crl.issuer, entry.serial_number) for entry in crl]
-    except OSError as error:
-        raise LinkError(f"{path}: cannot be read: {error.strerror}") from None
+    except ConfigError as error:
+        raise LinkError(str(error)) from None
     except UNPARSABLE as error:
         raise LinkError(f"{path}: not a revocation list ({error})") from None
     if not signed:

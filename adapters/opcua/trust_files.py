@@ -6,7 +6,8 @@ from pathlib import Path
 from cryptography import x509
 from cryptography.exceptions import UnsupportedAlgorithm
 
-from steadyhand.controllers.errors import LinkError
+from steadyhand.adapters.input_file import read_input
+from steadyhand.controllers.errors import ConfigError, LinkError
 
 CERTIFICATES = frozenset({".der", ".crt", ".cer", ".pem"})
 LISTS = frozenset({".crl"})
@@ -33,6 +34,35 @@ def asked(certificate: x509.Certificate) -> x509.Certificate:
     """
     certificate.subject, certificate.issuer, certificate.extensions  # noqa: B018
     return certificate
+
+
+def read_certificates(path: Path) -> list[x509.Certificate]:
+    """Certificates of a PEM or DER file, at least one.
+
+    Raises:
+        ConfigError: it cannot be read, or holds something else; the message begins with the path.
+    """
+    raw = read_input(path)
+    try:
+        if b"-----BEGIN" in raw:
+            return [asked(found) for found in x509.load_pem_x509_certificates(raw)]
+        return [asked(x509.load_der_x509_certificate(raw))]
+    except UNPARSABLE:
+        raise ConfigError(f"{path}: is no X.509 certificate in DER or PEM form") from None
+
+
+def read_list(path: Path) -> x509.CertificateRevocationList:
+    """A certificate revocation list, PEM or DER.
+
+    Raises:
+        ConfigError: it cannot be read, or holds something else; the message begins with the path.
+    """
+    raw = read_input(path)
+    try:
+        load = x509.load_pem_x509_crl if b"-----BEGIN" in raw else x509.load_der_x509_crl
+        return load(raw)
+    except UNPARSABLE:
+        raise ConfigError(f"{path}: is no revocation list in DER or PEM form") from None
 
 
 def files_of(paths: Iterable[Path], endings: frozenset[str] = CERTIFICATES) -> list[Path]:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from steadyhand.adapters.secret_file import read_secret
+from steadyhand.adapters.input_file import read_secret
 from steadyhand.controllers.errors import ConfigError, RequestError
 from steadyhand.runtime.operator_people import Bucket
 

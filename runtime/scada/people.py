@@ -25,8 +25,8 @@ from typing import Any
 
 from cryptography import x509
 
-from steadyhand.adapters.opcua.trust_files import UNPARSABLE
-from steadyhand.adapters.secret_file import read_secret
+from steadyhand.adapters.input_file import read_secret
+from steadyhand.adapters.opcua.trust_files import UNPARSABLE, read_certificates
 from steadyhand.controllers.errors import ConfigError
 from steadyhand.runtime.operator_people import Bucket
 from steadyhand.runtime.operator_protocol import Role
@@ -246,15 +246,7 @@ def load_certificate(path: Path) -> x509.Certificate:
     Raises:
         ConfigError: it cannot be read or is none.
     """
-    try:
-        raw = path.read_bytes()
-        if raw.startswith(b"-----"):
-            return x509.load_pem_x509_certificate(raw)
-        return x509.load_der_x509_certificate(raw)
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
-    except UNPARSABLE:
-        raise ConfigError(f"{path}: is no X.509 certificate in DER or PEM form") from None
+    return read_certificates(path)[0]
 
 
 class TrustFolder:

@@ -323,6 +323,25 @@ BROKEN: dict[str, tuple[str, str, str, str, tuple[str, ...]]] = {
     "journal that is a file": (
         "directory: var/journal", "directory: steadyhand.yaml",
         "journal.directory", "CFG_FILE", ("no folder",)),
+    "journal among the certificates": (
+        "directory: var/journal", "directory: pki",
+        "journal.directory", "CFG_FILE", ("holds the link's certificate", "of its own")),
+    "journal beside the configuration": (
+        "directory: var/journal", "directory: .",
+        "journal.directory", "CFG_FILE", ("holds this configuration", "of its own")),
+    "socket where the journal is": (
+        "socket: var/operator.sock", "socket: var/journal",
+        "operator.socket", "CFG_FILE", ("journal's directory", "of its own")),
+    "a number of 5000 hexadecimal digits": (
+        "clean_ticks: 4", f"clean_ticks: 0x{5000 * 'f'}",
+        "", "CFG_LIMIT", ("a number of 5002 characters",)),
+    "grant on a measurement": (
+        "s=control_granted", "s=cooling_load_kw", "link", "CFG_DUPTAG", ("handshake.granted",)),
+    "time of the plant on a measurement": (
+        "s=plant_time_s", "s=storage_energy_kwh", "link", "CFG_DUPTAG", ("handshake.plant_time",)),
+    "request and heartbeat on one node": (
+        "s=control_request", "s=controller_heartbeat", "link", "CFG_DUPTAG",
+        ("handshake.request", "handshake.heartbeat")),
     "journal whose lock is a link": (
         "directory: var/journal", "directory: locked",
         "journal.directory", "CFG_FILE", ("lock", "no regular file")),
@@ -520,6 +539,36 @@ def test_every_problem_is_named_at_once(plant_folder: Path) -> None:
     assert [problem.field for problem in problems] == [
         "period", "inference.isolation", "modes.clean_ticks", "metrics",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["pipe", "endless", "sparse", "folder"])
+@pytest.mark.parametrize("place", ["certificate", "trusted", "private_key", "password_file"])
+def test_no_file_is_waited_for_or_read_without_end(plant_folder: Path, kind: str, place: str):
+    """`check` and `run` ask the same question, so neither hangs nor fills the memory."""
+    odd = plant_folder / "pki" / "odd"
+    try:
+        if kind == "pipe":
+            os.mkfifo(odd, 0o600)
+        elif kind == "endless":
+            odd.symlink_to("/dev/zero")
+        elif kind == "sparse":
+            odd.touch(0o600)
+            os.truncate(odd, 1 << 40)
+        else:
+            odd.mkdir()
+        names = {
+            "certificate": "pki/client_cert.der", "trusted": "pki/server_cert.der",
+            "private_key": "pki/client_key.pem", "password_file": "pki/password",
+        }  # fmt: skip
+        text = SHIPPED.read_text().replace(f": {names[place]}", ": pki/odd")
+        text = text.replace(f"[{names[place]}]", "[pki/odd]")
+        _, problems = check(write(plant_folder, text))
+    finally:
+        odd.rmdir() if odd.is_dir() and not odd.is_symlink() else odd.unlink()
+    where = f"link.security.{place}" + ".0" * (place == "trusted")
+    (message,) = [problem.message for problem in problems if problem.field == where]
+    assert message.startswith("pki/odd: ")
+    assert "regular file" in message or "longer than" in message or "folder" in message
 
 
 def test_a_secret_that_others_can_read_is_refused(plant_folder: Path) -> None:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from steadyhand.adapters.input_file import CREDENTIALS, exposed
 from steadyhand.adapters.opcua.security import load_credentials
-from steadyhand.adapters.secret_file import CREDENTIALS, exposed
 from steadyhand.adapters.sim.certificates import make_pki
 from steadyhand.controllers.errors import LinkError
 from steadyhand.runtime import assemble

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from steadyhand.adapters.secret_file import CREDENTIALS, read_secret, read_word
+from steadyhand.adapters.input_file import CREDENTIALS, read_secret, read_word
 from steadyhand.controllers.errors import ConfigError
 
 SECRET = "correct horse battery staple"

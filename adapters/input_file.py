@@ -1,4 +1,4 @@
-"""Files that hold a secret: who could read them, and how we do."""
+"""Files that people give us: read to a bound and never waited for; a secret is for us alone."""
 
 import os
 import stat
@@ -6,8 +6,8 @@ from pathlib import Path
 
 from steadyhand.controllers.errors import ConfigError
 
-MOST_BYTES = 64 * 1024
-"""No secret of ours is longer."""
+MOST_BYTES = 1024 * 1024
+"""No certificate, list, key or password is longer."""
 CREDENTIALS = "CREDENTIALS_DIRECTORY"
 """Where systemd shows a service its credentials; nobody else is let into that folder."""
 
@@ -31,12 +31,12 @@ def exposed(path: Path, status: os.stat_result) -> str:
     return f"mode {mode:04o}: others could read it; chmod 600 it" if mode & forbidden else ""
 
 
-def read_secret(path: Path, most_bytes: int = MOST_BYTES) -> bytes:
-    """Content of a file that holds a secret. A pipe or a device is not waited for.
+def read_input(path: Path, most_bytes: int = MOST_BYTES, *, secret: bool = False) -> bytes:
+    """Content of a file. A pipe or a device is not waited for.
 
     Raises:
-        ConfigError: it cannot be read, is no regular file, is too long, or others could read it.
-            The message begins with the path and never shows what is in it.
+        ConfigError: it cannot be read, is no regular file, or is too long; or it is `secret`, and
+            others could read it. The message begins with the path and never shows what is in it.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
@@ -44,8 +44,10 @@ def read_secret(path: Path, most_bytes: int = MOST_BYTES) -> bytes:
             status = os.fstat(descriptor)
             if not stat.S_ISREG(status.st_mode):
                 raise ConfigError(f"{path}: is no regular file")
-            if fault := exposed(path, status):
+            if secret and (fault := exposed(path, status)):
                 raise ConfigError(f"{path}: has {fault}")
+            if status.st_size > most_bytes:
+                raise ConfigError(f"{path}: is longer than {most_bytes} bytes")
             content = os.read(descriptor, most_bytes + 1)
         finally:
             os.close(descriptor)
@@ -54,6 +56,15 @@ def read_secret(path: Path, most_bytes: int = MOST_BYTES) -> bytes:
     if len(content) > most_bytes:
         raise ConfigError(f"{path}: is longer than {most_bytes} bytes")
     return content
+
+
+def read_secret(path: Path, most_bytes: int = MOST_BYTES) -> bytes:
+    """Content of a file that holds a secret.
+
+    Raises:
+        ConfigError: see `read_input`.
+    """
+    return read_input(path, most_bytes, secret=True)
 
 
 def read_word(path: Path) -> str:
