@@ -87,6 +87,8 @@ class Plant:
         self.output_kinds = tuple(resolved.kinds[n] for n in tags.output_signals.names)
         self.outputs = Outputs(tags, monotonic())
         self._image_time_s = nan
+        self._driving = False
+        """Were the last set-points accepted, and has the plant been told that we drive?"""
         self._beaten_s = -inf
         """When the last heartbeat that the server took was written."""
         self.measured = Measurements(tags, settings.future_tolerance_s)
@@ -275,6 +277,7 @@ class Plant:
             else None,
         ]
         self.outputs.forget()
+        self._driving = False
         wanted = [pair for pair in pairs if pair is not None]
         if not wanted:
             return
@@ -310,21 +313,20 @@ class Plant:
     async def _send(self, pairs: list[tuple[str, Any]], command: Command) -> None:
         if not pairs:
             return
-        wanted = [(self._nodes[name], variant) for name, variant in pairs]
         written = self._written(command)
-        began_s = self._now()
         try:
-            statuses = await self._session.write(wanted, "write")
+            if written and not self._driving:
+                statuses = await self._take_over(pairs[: len(written)], pairs[len(written) :])
+            else:
+                statuses = await self._put(pairs)
         except LinkTimeoutError as error:
             self.outputs.forget()
             text = f"{error}: the command may or may not have arrived; reading back"
             self._tell(Fault(ReasonCode.WRITE_UNKNOWN, text=text))
             await self._take_control(after_write=True)
             return
-        names = [name for name, _ in pairs]
-        if all(s < BAD_STATUS for n, s in zip(names, statuses, strict=True) if n == "heartbeat"):
-            self._beaten_s = began_s
-        faults = self.outputs.judge(names, statuses)
+        self._driving = bool(written) and not _refused(statuses[: len(written)])
+        faults = self.outputs.judge([name for name, _ in pairs[: len(statuses)]], statuses)
         try:
             await self._take_control(after_write=True)
         except ua.UaError:
@@ -338,6 +340,33 @@ class Plant:
                 codes[i] = status
             faults += self.outputs.compare(command.wire, codes)
         self._write_faults = tuple(faults)
+
+    async def _take_over(
+        self, outputs: list[tuple[str, Any]], signs: list[tuple[str, Any]]
+    ) -> list[int]:
+        """Set-points first, alone: a plant that is told that we drive while they are refused would
+        follow those of another time. Then it keeps its own control, and still sees us alive.
+        """
+        statuses = await self._put(outputs)
+        if _refused(statuses):
+            if self._tags.handshake.source is None:
+                return statuses
+            nobody = to_variant(float(Source.HANDS_OFF), self._kinds["source"])
+            signs = [(name, nobody if name == "source" else value) for name, value in signs]
+        return statuses + (await self._put(signs) if signs else [])
+
+    async def _put(self, pairs: list[tuple[str, Any]]) -> list[int]:
+        began_s = self._now()
+        wanted = [(self._nodes[name], variant) for name, variant in pairs]
+        statuses = await self._session.write(wanted, "write")
+        beats = [s for (name, _), s in zip(pairs, statuses, strict=True) if name == "heartbeat"]
+        if beats and not _refused(beats):
+            self._beaten_s = began_s
+        return statuses
+
+
+def _refused(statuses: list[int]) -> bool:
+    return any(status >= BAD_STATUS for status in statuses)
 
 
 def _wrapped(value: float, kind: WireType) -> float:

@@ -154,6 +154,7 @@ def _samples(parts: PlantParts) -> Iterator[Row]:
         _op("freeze", signal=name),
         ("OBS_STUCK", "OBS_STALE"),
         _FALLBACK,
+        latch="?OBS_XCHECK",
     )
     for label, rule in (
         ("none", "none"),

@@ -156,7 +156,7 @@ def test_files_that_cannot_be_used_are_named_at_open(pki, opcua, tmp_path) -> No
     garbage.chmod(0o600)
     refuses("is no X.509 certificate in DER or PEM form", trusted=(garbage,))
     refuses("not an unencrypted PEM or DER key", private_key=garbage)
-    refuses("not a revocation list", revoked=(garbage,))
+    refuses("is no revocation list", revoked=(garbage,))
     password = tmp_path / "password"
     password.write_text("x")
     password.chmod(0o640)

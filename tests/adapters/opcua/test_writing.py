@@ -336,3 +336,54 @@ def test_only_configured_nodes_are_ever_written(plant, opcua, drive) -> None:
         time.sleep(0.01)
     opcua.until(lambda: written)
     assert written <= {"valve", "pump"}
+
+
+@pytest.mark.parametrize("refused", ["valve", "pump"])
+@pytest.mark.parametrize("without", [(), ("source",)])
+def test_a_plant_that_refuses_a_set_point_is_not_taken_over(
+    plant, opcua, drive, refused, without
+) -> None:
+    """It would follow the set-points of another time; so it keeps its own control, and sees us."""
+    order = []
+    plant.on_write(
+        lambda event: order.extend(
+            (item.NodeId.Identifier, item.Value.Value.Value)
+            for item in event.request_params.NodesToWrite
+        )
+    )
+    driver = drive(plant.endpoint, opcua.tag_map(opcua.full_handshake(*without))).up()
+    node = plant.server.get_node(ua.NodeId(refused, plant.index))
+    plant.call(node.set_read_only())
+    driver.write(60.0, 2.0)
+    assert driver.sees(ReasonCode.WRITE_DENIED).signal == refused
+    names = [name for name, _ in order]
+    if without:
+        assert names == ["valve", "pump"]
+    else:
+        assert names == ["valve", "pump", "request", "source", "heartbeat"]
+        assert dict(order)["source"] == Source.HANDS_OFF
+    # once it takes them it is taken over, set-points first; then all goes out together
+    plant.call(node.set_writable())
+    order.clear()
+    driver.write(61.0, 2.0)
+    opcua.until(lambda: "heartbeat" in [name for name, _ in order], what="a heartbeat")
+    signs = ["request", *([] if without else ["source"]), "heartbeat"]
+    assert [name for name, _ in order] == ["valve", "pump", *signs]
+    assert dict(order).get("source", Source.POLICY) == Source.POLICY
+    assert plant.get("valve") == 61.0
+
+
+def test_a_plant_that_hears_no_heartbeat_may_move_its_outputs(plant, opcua, drive) -> None:
+    """Set-points are taken, heartbeats are refused: it took itself back, and is no other writer."""
+    driver = drive(plant.endpoint, control(opcua)).up()
+    driver.write(50.0)
+    opcua.until(lambda: plant.get("valve") == 50.0)
+    node = plant.server.get_node(ua.NodeId("heartbeat", plant.index))
+    plant.call(node.set_read_only())
+    for _ in range(4):
+        driver.write(50.0)
+        time.sleep(0.15)
+    assert driver.saw(ReasonCode.WRITE_DENIED)
+    plant.set("valve", 20.0)
+    time.sleep(0.5)
+    assert not driver.saw(ReasonCode.WRITE_CONTENTION)
