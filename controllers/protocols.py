@@ -16,6 +16,10 @@ class ImageJudge(Protocol):
         """Everything that is wrong, at most one fault per signal."""
         ...
 
+    def lose_sight(self) -> None:
+        """What the plant does until the next image is not known: somebody else may drive it."""
+        ...
+
 
 class Policy(Protocol):
     """Proposes. May be wrong, late, dead or hostile; must not raise."""

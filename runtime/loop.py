@@ -126,6 +126,8 @@ class Loop:
         self._to_release = False
         """The plant has to be told that we want nothing any more."""
         self._image = -1
+        self._driving = False
+        """Did the last command go out?"""
 
     def tick(self, beat: Beat) -> Tick:
         """One tick. Whatever fails inside becomes a fault, a verdict or an outcome."""
@@ -157,6 +159,10 @@ class Loop:
         certified = self.handshake.keep(certified, observation.applied)
         made_safe = stamp()
         self._sent = self._actuate(source, observation, certified, beat)  # actuate
+        steady = self._driving and self._sent.written and not self._sent.faults
+        self._driving = self._sent.written
+        if not steady:  # until the next image it is not, or not only, our command that moves it
+            parts.image_judge.lose_sight()
         parts.heuristic.track(observation, self._sent)
         done = stamp()
         parts.gate.filtered(certified.report)

@@ -16,6 +16,11 @@ from steadyhand.controllers.protocols import ImageJudge
 from steadyhand.controllers.reasons import ReasonCode
 from steadyhand.controllers.signals import SignalSet, Vector
 
+_ASTRAY = frozenset(
+    code for code in ReasonCode if code.startswith("WRITE_") and code != ReasonCode.WRITE_CLAMPED
+)
+"""Somebody else wrote, or it is not known what became of what we wrote."""
+
 
 class Relation(Protocol):
     """One equation between measurements, with what it may be off by."""
@@ -91,16 +96,28 @@ class CrossChecked:
         self._inner = inner
         self._watches = tuple(_Watch(relation, signals) for relation in relations)
         self._sequence: int | None = None
+        self._blind = False
+
+    def lose_sight(self) -> None:
+        """The next image has no yardstick in the one before."""
+        self._inner.lose_sight()
+        self._blind = True
 
     def check(self, observation: Observation) -> tuple[Fault, ...]:
         """The inner judge's faults, then at most one per relation; an image is judged once."""
         faults = self._inner.check(observation)
-        if observation.link is not LinkState.UP:
-            for watch in self._watches:
-                watch.before = None  # what comes back may be the plant as it was some time ago
+        # what comes back after a lost link may be the plant as it was some time ago; and a command
+        # that went astray, or another's, may have moved it meanwhile
+        down = observation.link is not LinkState.UP
+        astray = any(fault.code in _ASTRAY for fault in observation.faults)
+        self._blind = self._blind or down or astray
         if observation.sequence == self._sequence:
             return faults
         self._sequence = observation.sequence
+        if self._blind:
+            self._blind = down
+            for watch in self._watches:
+                watch.before = None
         bad = frozenset(fault.signal for fault in faults)
         for watch in self._watches:
             fault = watch.check(observation, bad)

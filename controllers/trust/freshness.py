@@ -88,6 +88,9 @@ class Freshness:
         self._repeats = 0
         self._time_s = -inf
 
+    def lose_sight(self) -> None:
+        """Nothing here depends on who drives."""
+
     def check(self, observation: Observation) -> tuple[Fault, ...]:
         """Everything that is wrong with this image, at most one fault per signal.
 

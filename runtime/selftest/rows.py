@@ -59,6 +59,8 @@ class Row:
     slow_back: bool = False
     """Does it take up to a minute until control comes back? Then the runtime is started anew
     instead of waiting."""
+    may_heal: bool = False
+    """May what broke be back within a period? Then an event alone tells it."""
     within_s: float = 8.0
     """Over a network: longest time until it is told."""
 

@@ -442,6 +442,7 @@ def _processes(parts: PlantParts) -> Iterator[Row]:
             _FALLBACK,
             latch="?CRASH_LOOP",
             restarts=number is signal.SIGSEGV,
+            may_heal=True,
         )
     yield _row(
         "D15.stopped",

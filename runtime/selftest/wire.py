@@ -13,6 +13,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -356,6 +357,10 @@ class Site:
         return f"{words} ended={ended} {tail.strip()}"
 
 
+HEALED = 5.0
+"""So many periods after the event no tick tells of it any more: it did no harm to any."""
+
+
 def run_wire(site: Site, row: Row) -> Result:
     """Try one row."""
     result = Result(row)
@@ -391,6 +396,7 @@ def _wait_told(site: Site, row: Row, result: Result, since: int, injected_s: flo
         return injected_s
     until_s = time.monotonic() + row.within_s
     codes = {ReasonCode(code) for code in row.codes}
+    healed_s = inf
     while time.monotonic() < until_s:
         told = False
         for tick in site.ticks(since):
@@ -399,8 +405,11 @@ def _wait_told(site: Site, row: Row, result: Result, since: int, injected_s: flo
                 result.reaction_ticks = tick.sequence - since + 1
                 result.reaction_s = round(max(0.0, tick.wall_ns / 1e9 - injected_s), 3)
                 return tick.wall_ns / 1e9
-        if row.demand is Source.POLICY and site.events(since) & set(row.codes):
-            return time.time()
+        if site.events(since) & set(row.codes):
+            if row.demand is Source.POLICY or time.monotonic() > healed_s:
+                return time.time()
+            if row.may_heal:
+                healed_s = min(healed_s, time.monotonic() + HEALED * site.wall_period_s)
         time.sleep(POLL_S)
     seen = {code for tick in site.ticks(since) for code in tick.reasons} - _COMMON
     worst = max((tick.source for tick in site.ticks(since)), default=Source.POLICY)

@@ -32,6 +32,9 @@ class Nothing:
         del observation
         return ()
 
+    def lose_sight(self) -> None:
+        pass
+
 
 class Equal:
     """a = b within 1 m, and neither moves by more than 5 m."""
@@ -121,6 +124,29 @@ def test_images_from_before_a_lost_link_are_no_yardstick() -> None:
     judge.check(replace(image(1, 0.0, 0.0), link=LinkState.DOWN))
     judge.check(image(2, 0.0, 0.0))
     assert [before is None for before, _ in relation.seen] == [True, True]
+
+
+def test_while_somebody_else_may_drive_images_are_not_compared() -> None:
+    relation = Equal()
+    judge = CrossChecked(Nothing(), AB, (relation,))
+    first, astray = image(1, 0.0, 0.0), Fault(ReasonCode.WRITE_CONTENTION, "u")
+    judge.check(first)
+    judge.lose_sight()
+    judge.check(first)  # seen twice: the next image is still the one that was not watched
+    judge.check(image(2, 0.0, 0.0))
+    judge.check(image(3, 0.0, 0.0))
+    judge.check(replace(image(4, 0.0, 0.0), faults=(astray,)))
+    judge.check(image(5, 0.0, 0.0))
+    clamped = Fault(ReasonCode.WRITE_CLAMPED, "u")
+    judge.check(replace(image(6, 0.0, 0.0), faults=(clamped,)))
+    assert [before is None for before, _ in relation.seen] == [
+        True,
+        True,
+        False,
+        True,
+        False,
+        False,
+    ]
 
 
 def test_a_residual_that_cannot_be_told_is_no_alarm() -> None:
