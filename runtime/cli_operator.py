@@ -111,7 +111,7 @@ def status(config: ConfigFile, as_json: AsJson = False) -> None:
 def status_table(now: dict[str, Any]) -> Table:
     """One status as a table for a terminal."""
     table = Table(show_header=False, title=f"{now['name']}  tick {now['tick']}")
-    cause = now["cause"]
+    cause = now["why"] or now["cause"]
     text = detail(cause["signal"], cause["text"])
     why = " ".join(part for part in (cause["code"], cause["signal"], text) if part)
     asked = "" if now["asked"] == now["mode"] else f" (before the restart: {now['asked']})"
@@ -272,7 +272,8 @@ def swap(
 ) -> None:
     """Exchange the controller of a running loop; the old one stays if the new one is refused."""
     if not bundle.is_file():
-        raise BundleError("BUNDLE_FILE", f"{bundle}: no such file; name the new bundle")
+        why = "is no regular file" if bundle.exists() else "no such file"
+        raise BundleError("BUNDLE_FILE", f"{bundle}: {why}; name the new bundle")
     result = call(config, "swap", file=str(bundle.resolve()), reason=reason)
     _done(result, as_json, "verifying; `steadyhand status` and the journal tell the outcome")
 

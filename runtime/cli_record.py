@@ -190,6 +190,6 @@ def _word(key: str, value: Any) -> Any:  # noqa: ANN401
     """A value of an event; times as people say them."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return value
-    if key in ("time_s", "until_s"):
-        return f"({plant_time(value)})"
+    if key in ("time_s", "expires_s"):  # the loop's own time: it begins with the run
+        return f"({span(value)} after the start)"
     return f"({span(value)})" if key.endswith("_s") and abs(value) >= 100.0 else value

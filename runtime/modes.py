@@ -17,7 +17,7 @@ from steadyhand.controllers.reasons import ReasonCode
 from steadyhand.controllers.signals import SignalSet, Vector
 from steadyhand.runtime.events import EFFECTS, Effect, Event, Situation, Transition, describe
 from steadyhand.runtime.overrides import Override, Overrides
-from steadyhand.runtime.spans import plant_time
+from steadyhand.runtime.spans import span
 
 
 class Mode(StrEnum):
@@ -228,7 +228,7 @@ class ModeMachine:
             RequestError: see `Overrides.set`.
         """
         made = self._overrides.set(output, value, owner, reason, self._now_s, for_s)
-        text = f"override of {output} until {plant_time(made.expires_s)}: {reason}"
+        text = f"override of {output} for {span(for_s)}: {reason}"
         self._note(ReasonCode.OVERRIDE, text, owner, output, made.value)
         return made
 

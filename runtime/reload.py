@@ -60,7 +60,7 @@ def _verdict(file: Path, digest: str) -> str:
             command, capture_output=True, timeout=CHECK_S, check=False
         )
         report = json.loads(done.stdout)
-        problems = [f"{p['field']}: {p['message']}" for p in report["problems"]]
+        problems = [": ".join(filter(None, (p["field"], p["message"]))) for p in report["problems"]]
         changed = report["digest"] != digest
     except (OSError, ValueError, KeyError, TypeError, subprocess.TimeoutExpired) as error:
         return f"refused: {file} could not be checked ({type(error).__name__}: {error})"

@@ -146,6 +146,9 @@ class Service:
             black_box=assemble.black_box_file(self.loaded),
         ).start()
         opened.callback(self.journal.close)
+        if self.recorder.black_box is None:
+            file = assemble.black_box_file(self.loaded)
+            self.notices.say(f"steadyhand: no room for {file}: a kill would lose the last records")
         kept = assemble.state_folder(self.loaded) / "asked.json"
         asked = load_asked(kept)
         self._asked = AskedKeeper(

@@ -77,7 +77,7 @@ class Trends:
             changed = source != self.source
             if changed:
                 self.source = source
-                self.since_wall_s, self.since_plant_s = wall_s, float(record["now_s"])
+                self.since_wall_s, self.since_plant_s = wall_s, float(record["observation_time_s"])
             last_s = self._rows[(self.next - 1) % len(self._rows), 0] if self.next else nan
             # a clock that was set back makes the difference negative: that is another row, too
             if changed or not 0.0 <= wall_s - last_s < EVERY_S:
@@ -87,7 +87,7 @@ class Trends:
         n_u = len(record["applied"])
         with self._lock:
             row = self._rows[self.next % len(self._rows)]
-            row[:4] = wall_s, record["now_s"], source, record["confidence"]
+            row[:4] = wall_s, record["observation_time_s"], source, record["confidence"]
             signals = row[4 : 4 + len(self._signals)]
             signals[:] = record["values"][self._signals]
             signals[record["quality"][self._signals] > 1] = nan  # bad: there is no number

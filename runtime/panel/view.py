@@ -170,13 +170,14 @@ class View:
         known = trends.source == source
         return {
             "tick": now["tick"],
-            "plant_s": now["now_s"],
+            "loop_s": now["now_s"],
+            "plant_s": now["time_s"],
             "wall_s": told.wall_s,
             "answer": in_control(now),
             "source": now["source"],
             "words": "; ".join((DRIVERS[source], *held(now))),
             "since_wall_s": trends.since_wall_s if known else told.wall_s,
-            "since_plant_s": trends.since_plant_s if known else now["now_s"],
+            "since_plant_s": trends.since_plant_s if known else now["time_s"],
             "mode": now["mode"],
             "asked": now["asked"],
             "why": now["why"],
@@ -323,7 +324,7 @@ def _decision(
     return {
         "tick": tick.sequence,
         "wall_s": tick.wall_ns / 1e9,
-        "plant_s": tick.now_s,
+        "plant_s": tick.observation.time_s,
         "source": tick.source.name.lower(),
         "words": DRIVERS[tick.source],
         "changed_from": "" if before == tick.source else before.name.lower(),

@@ -48,4 +48,4 @@ def test_a_quantity_in_two_words_is_told_of_quotes(words, capsys):
 
 def test_events_tell_times_as_people_do():
     said = _words({"time_s": 8099.999999971, "for_s": 5400.0, "count_s": 3.0, "text": ""})
-    assert said == "time_s=(day 1, 02:15) for_s=(1 h 30 min) count_s=3.0"
+    assert said == "time_s=(2 h 15 min after the start) for_s=(1 h 30 min) count_s=3.0"

@@ -346,8 +346,9 @@ def judge(rig: Rig, kills_wall_s: tuple[float, ...] = (), starts: int = 1) -> Ju
             found.not_finite += 1
             continue
         found.outside += not low <= value <= high
-        found.second_writer += beat is not None and not 0 < row["sequence"] - beat < 1000
-        beat = row["sequence"]
+        if row["sequence"] is not None:  # a set-point of a take-over comes before its heartbeat
+            found.second_writer += beat is not None and not 0 < row["sequence"] - beat < 1000
+            beat = row["sequence"]
         ahead = at
         late_s = row["wall_s"] + 1.0
         while ahead < len(sent) and (sent[ahead][1] != value or sent[ahead][0] < late_s - 6.0):

@@ -30,6 +30,7 @@ def status(tick: int, **changes: Any) -> dict[str, Any]:
         "name": "small",
         "tick": tick,
         "now_s": 900.0 * tick + 0.5,
+        "time_s": 900.0 * tick,
         "mode": "full",
         "asked": "full",
         "source": "policy",

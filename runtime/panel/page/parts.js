@@ -50,9 +50,9 @@ function whyNot([why, back]) {
 
 // -- alarms ---------------------------------------------------------------------------------------
 
-// Wall time of a moment of plant time in the past.
-const wallOf = (plantS, state, plant) =>
-  state.wall_s - (state.plant_s - plantS) / plant.time_scale;
+// Wall time of a moment of the loop's own time, which begins with the run.
+const wallOf = (loopS, state, plant) =>
+  state.wall_s - (state.loop_s - loopS) / plant.time_scale;
 
 export function showAlarms(state, plant, actions) {
   const alarms = (state.alarms ?? []).map((alarm) => ({
@@ -65,7 +65,7 @@ export function showAlarms(state, plant, actions) {
     ["Gone, waits to be acknowledged", alarms.filter((a) => !a.shelved && !a.active)],
   ];
   const shelves = (state.shelved ?? []).map((shelf) => ({
-    ...shelf, until: plantTime(shelf.expires_s), there: alarms.some((a) => a.code === shelf.code),
+    ...shelf, until: moment(Math.round(wallOf(shelf.expires_s, state, plant))), there: alarms.some((a) => a.code === shelf.code),
   }));
   const acknowledged = (state.events ?? []).filter((event) => event.code === "ACK").slice(0, 3);
   remake($("alarms"), [groups, shelves, acknowledged, actions !== null], () => [
@@ -107,7 +107,7 @@ function shelfItem(shelf, actions) {
   return el("li", {},
     el("p", { class: "head" }, el("code", { text: shelf.code }),
       el("span", { text: shelf.there ? "present now" : "not present" })),
-    el("p", { class: "todo", text: `${shelf.owner}: ${shelf.reason}; until plant time ${shelf.until}` }),
+    el("p", { class: "todo", text: `${shelf.owner}: ${shelf.reason}; until ${shelf.until}` }),
     actions && el("div", { class: "buttons" }, el("button", {
       class: "command", "data-key": `unshelve-${shelf.code}`, text: "Take off the shelf",
       onclick: () => actions.unshelve(shelf.code),

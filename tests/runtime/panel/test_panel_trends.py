@@ -42,7 +42,7 @@ def test_columns_and_one_row(monkeypatch):
     trends.take(bodies(monkeypatch, [1000.0]))
     first, rows = rows_of(trends)
     assert first == 0
-    assert rows.tolist() == [[1000.0, 0.5, 0.0, 0.93, 500.0, 250.0, 100.0, 100.0, 100.0, 120.0]]
+    assert rows.tolist() == [[1000.0, 0.0, 0.0, 0.93, 500.0, 250.0, 100.0, 100.0, 100.0, 120.0]]
 
 
 def test_a_fast_loop_is_kept_once_a_second(monkeypatch):
