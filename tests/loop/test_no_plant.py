@@ -1,12 +1,14 @@
 """A runtime that cannot get at its plant says why, what to do, and does so at once."""
 
+import os
 import re
 import shutil
+import subprocess
 
 import pytest
 
 from steadyhand.adapters.sim.certificates import make_pki
-from tests.support.loop_rig import until
+from tests.support.loop_rig import COMMAND, until
 
 SLOW = 15.0
 """Plant seconds per second: a period of the loop takes a minute."""
@@ -102,3 +104,26 @@ def test_a_link_that_comes_and_goes_is_told_at_once(rig):
     made.plant.kill()
     until(lambda: made.status().get("link") != "up", SOON_S, "its loss in the status")
     assert [tick.sequence for tick in made.ticks()][-1] < 10, "and not by ticking all the time"
+
+
+def test_a_reader_of_standard_error_that_stops_reading_holds_nothing_up(rig):
+    """Not the link, which has something to say, and not the end of the process."""
+    made = rig(time_scale=3000.0, changes={"[pki/server_cert.der]": "[trust.der]"})
+    shutil.copy(made.folder / "pki" / "server_cert.der", made.folder / "trust.der")
+    reading, writing = os.pipe()
+    try:
+        os.set_blocking(writing, False)
+        with pytest.raises(BlockingIOError):
+            while True:
+                os.write(writing, b"." * 4096)
+        os.set_blocking(writing, True)
+        made.runtime = subprocess.Popen([*COMMAND, "run", str(made.config)], stderr=writing)
+        made.wait_in_control()
+        (made.folder / "trust.der").write_bytes(b"no certificate")  # a warning
+        made.plant.kill()
+        made.start_plant()
+        made.wait_in_control()
+        assert made.stop_runtime() == 0
+    finally:
+        os.close(reading)
+        os.close(writing)
