@@ -78,6 +78,8 @@ def _converted(text: str, value: float, name: str, unit: str) -> float:
 
 def same_dimension(first: str, second: str) -> bool:
     """Can a number in `first` be turned into `second`? False for unknown units."""
+    if not (_UNIT.fullmatch(first) and _UNIT.fullmatch(second)):
+        return False  # a tower of powers would keep the registry busy for ever
     try:
         return bool(units().Unit(first).is_compatible_with(second))
     except Exception:  # noqa: BLE001  (the registry stumbles over odd names in many ways)

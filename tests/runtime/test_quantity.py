@@ -6,7 +6,7 @@ import sys
 import numpy as np
 import pytest
 
-from steadyhand.runtime.quantity import _FACTORS, magnitude, units
+from steadyhand.runtime.quantity import _FACTORS, magnitude, same_dimension, units
 
 KNOWN = [(name, unit) for unit, names in _FACTORS.items() for name in (unit, *names)]
 
@@ -47,3 +47,17 @@ def test_the_shipped_configuration_needs_no_registry_of_units() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["Loaded", "False"]
+
+
+@pytest.mark.parametrize(
+    "unit", ["3^3^3^3^3^3", "90909090^909090^909090", "kW**9**9**9", "(1)", "kW kW", ""]
+)
+def test_nothing_is_calculated_to_compare_units(unit: str) -> None:
+    """The registry would raise powers to powers: a `unit:` of eleven letters kept it for minutes."""
+    assert not same_dimension(unit, "kW")
+    assert not same_dimension("kW", unit)
+
+
+def test_dimensions_are_compared() -> None:
+    assert same_dimension("MW", "kW")
+    assert not same_dimension("kWh", "kW")
