@@ -53,7 +53,7 @@ def test_the_shipped_configuration_needs_no_registry_of_units() -> None:
     "unit", ["3^3^3^3^3^3", "90909090^909090^909090", "kW**9**9**9", "(1)", "kW kW", ""]
 )
 def test_nothing_is_calculated_to_compare_units(unit: str) -> None:
-    """The registry would raise powers to powers: a `unit:` of eleven letters kept it for minutes."""
+    """The registry would raise powers to powers: a `unit:` of eleven letters kept it busy."""
     assert not same_dimension(unit, "kW")
     assert not same_dimension("kW", unit)
 
