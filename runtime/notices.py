@@ -9,6 +9,7 @@ import os
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Self
 
@@ -56,14 +57,15 @@ class Notices(logging.Handler):
             self._lines.append(text)
             self._news.notify()
 
-    def tell(self, about: object, text: str) -> None:
-        """Write `text`, unless the change before was `about` the same."""
+    def tell(self, about: object, text: Callable[[], str]) -> None:
+        """Write what `text` says, unless the change before was `about` the same."""
         if about == self._about or self._quiet:
             return
         self._about = about
+        line = f"{_stamp()} {printable(text(), LENGTH)}"
         with self._news:
             self._passed_over += bool(self._change)
-            self._change = f"{_stamp()} {printable(text, LENGTH)}"
+            self._change = line
             self._news.notify()
 
     def emit(self, record: logging.LogRecord) -> None:

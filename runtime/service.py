@@ -22,7 +22,7 @@ from steadyhand.controllers.errors import (
     RequestError,
     SteadyhandError,
 )
-from steadyhand.controllers.frames import LinkState, ProposalStatus, Source
+from steadyhand.controllers.frames import Fault, LinkState, ProposalStatus, Source
 from steadyhand.controllers.heuristics.transfer import Transfer
 from steadyhand.controllers.reasons import ReasonCode
 from steadyhand.runtime import assemble
@@ -488,11 +488,13 @@ class Service:
         # without a plant the words say why; elsewhere they hold numbers that change every tick
         why = cause.text if observation.link is not LinkState.UP else ""
         about = (tick.source, modes.mode, cause.code, cause.signal, why, self.policy.label)
-        words = self._words(tick)
-        effect = EFFECTS[cause.code, modes.situation]
-        if tick.source is not Source.POLICY and effect.severity > Severity.LOG:
-            words += f"; to do: {effect.action}"
-        self.notices.tell(about, words)
+        self.notices.tell(about, lambda: self._words(tick) + self._remedy(tick, cause))
+
+    def _remedy(self, tick: Tick, cause: Fault) -> str:
+        """What a person should do, where something should be done."""
+        effect = EFFECTS[cause.code, self.modes.situation]
+        asked = tick.source is not Source.POLICY and effect.severity > Severity.LOG
+        return f"; to do: {effect.action}" if asked else ""
 
     def _words(self, tick: Tick) -> str:
         """Who drives and why nobody better does, on one line."""

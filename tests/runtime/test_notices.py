@@ -40,29 +40,29 @@ def texts(reading):
 
 def test_a_line_for_each_change_and_none_for_a_repetition():
     with pipe() as (reading, writing), Notices(writing, every_s=0.0) as notices:
-        notices.tell("a", "one")
+        notices.tell("a", lambda: "one")
         assert texts(reading) == ["one"]
-        notices.tell("a", "one again")
-        notices.tell("b", "two")
+        notices.tell("a", lambda: "one again")
+        notices.tell("b", lambda: "two")
         assert texts(reading) == ["two"]
-        notices.tell("a", "three")
+        notices.tell("a", lambda: "three")
         assert texts(reading) == ["three"]
 
 
 def test_what_changes_faster_than_the_lines_come_is_counted():
     with pipe() as (reading, writing):
         with Notices(writing, every_s=3600.0) as notices:
-            notices.tell(0, "first")
+            notices.tell(0, lambda: "first")
             assert texts(reading) == ["first"]
             for number in range(1, 101):
-                notices.tell(number, f"line {number}")
+                notices.tell(number, lambda number=number: f"line {number}")
         assert texts(reading) == ["line 100 (and 99 changes before)"]
 
 
 def test_who_wants_no_changes_still_hears_what_went_wrong():
     with pipe() as (reading, writing):
         with Notices(writing, quiet=True) as notices:
-            notices.tell(0, "the heuristic drives")
+            notices.tell(0, lambda: "the heuristic drives")
             notices.say("steadyhand: something")
         assert os.read(reading, 1 << 16) == b"steadyhand: something\n"
 
@@ -99,7 +99,7 @@ def test_lines_that_nobody_takes_are_left_out():
 def test_no_text_from_outside_makes_a_second_line_or_a_long_one():
     with pipe() as (reading, writing):
         with Notices(writing) as notices:
-            notices.tell(0, "a\n12:00:00Z all is well\x1b[2J" + "x" * 5000)
+            notices.tell(0, lambda: "a\n12:00:00Z all is well\x1b[2J" + "x" * 5000)
         (text,) = texts(reading)
     assert text.startswith(r"a\n12:00:00Z all is well\x1b[2J")
     assert len(text) == LENGTH
@@ -117,7 +117,7 @@ def test_a_terminal_that_is_gone_is_borne(code, monkeypatch):
         monkeypatch.setattr(os, "write", gone)
         for number in range(3):
             before = len(tried)
-            notices.tell(number, "gone")
+            notices.tell(number, lambda: "gone")
             end_s = time.monotonic() + 10.0
             while len(tried) == before and time.monotonic() < end_s:
                 time.sleep(0.001)
@@ -131,7 +131,7 @@ def test_nobody_waits_for_a_reader_that_does_not_read():
         began_s = time.monotonic()
         with Notices(writing, every_s=0.0) as notices:
             for number in range(1000):
-                notices.tell(number, "nobody reads")
+                notices.tell(number, lambda: "nobody reads")
             told_s = time.monotonic() - began_s
         left_s = time.monotonic() - began_s - told_s
         assert told_s < LAST_S
