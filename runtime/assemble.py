@@ -213,7 +213,13 @@ def opcua_tags(parts: PlantParts, link: cfg.OpcUaLink, time_scale: float = 1.0) 
     }
     settings = {
         "observations": {
-            name: {"address": tag.node, "unit": tag.unit or ""}
+            name: {
+                "address": tag.node,
+                "unit": tag.unit or "",
+                "wire_type": tag.wire,
+                "scale": tag.scale,
+                "freshness": tag.freshness,
+            }
             for name, tag in link.signals.items()
         },
         "outputs": outputs,

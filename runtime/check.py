@@ -11,6 +11,7 @@ import pwd
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from functools import lru_cache
+from math import isclose
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +58,7 @@ from steadyhand.runtime.folders import folder_fault
 from steadyhand.runtime.go_live import GoLive
 from steadyhand.runtime.operator_socket import socket_fault
 from steadyhand.runtime.panel.access import read_people
-from steadyhand.runtime.quantity import same_dimension
+from steadyhand.runtime.quantity import magnitude, same_dimension
 from steadyhand.runtime.scada.people import TrustFolder
 from steadyhand.runtime.scada.people import read_people as read_users
 from steadyhand.runtime.yaml_source import Path as FieldPath
@@ -125,8 +126,8 @@ def _plant(loaded: Loaded) -> Iterator[Problem]:
         except ConfigError as error:
             yield _problem(loaded, ("safety", "limits", name), str(error), "CFG_BOUNDS")
     if isinstance(config.link, OpcUaLink):
-        signals = {name: tag.unit for name, tag in config.link.signals.items()}
-        outputs = {name: tag.unit for name, tag in config.link.outputs.items()}
+        signals = {name: (tag.unit, tag.scale) for name, tag in config.link.signals.items()}
+        outputs = {name: (tag.unit, 1.0) for name, tag in config.link.outputs.items()}
         yield from _names(loaded, "signals", plant.observations, signals)
         yield from _names(loaded, "outputs", plant.outputs, outputs)
         try:
@@ -137,27 +138,36 @@ def _plant(loaded: Loaded) -> Iterator[Problem]:
 
 
 def _names(
-    loaded: Loaded, section: str, wanted: SignalSet, given: dict[str, str | None]
+    loaded: Loaded, section: str, wanted: SignalSet, given: dict[str, tuple[str | None, float]]
 ) -> Iterator[Problem]:
     """Every signal of the plant exactly once, in a unit that means the same."""
     for name in wanted.names:
         if name not in given:
             text = f"the plant needs {name} [{wanted.signals[wanted.index(name)].unit}]; add it"
             yield _problem(loaded, ("link", section, name), text, "CFG_MISSING")
-    for name, unit in given.items():
+    for name, (unit, scale) in given.items():
         path: FieldPath = ("link", section, name)
         if name not in wanted.names:
             text = f"the plant has no {name!r}; it has: {', '.join(wanted.names)}"
             yield _problem(loaded, path, text, "CFG_UNKNOWN")
             continue
         needed = wanted.signals[wanted.index(name)].unit
-        if unit is not None and unit != needed:
-            why = (
-                f"the server must deliver {needed}; change the tag there"
-                if same_dimension(unit, needed)
-                else f"that is another dimension than {needed}"
-            )
+        why = _unit_fault(unit, needed, scale, section == "signals") if unit is not None else ""
+        if why:
             yield _problem(loaded, (*path, "unit"), f"{unit!r}: {why}", "CFG_UNIT")
+
+
+def _unit_fault(unit: str, needed: str, scale: float, scalable: bool) -> str:
+    """Why a number in `unit` times `scale` is none in `needed`; empty when it is."""
+    if unit == needed:
+        return ""  # a number without a unit on the server may be scaled to any
+    if not same_dimension(unit, needed):
+        return f"that is another dimension than {needed}"
+    one = magnitude(f"1 {unit}", needed)
+    proportional = isclose(magnitude(f"2 {unit}", needed), 2.0 * one)
+    if not (scalable and proportional):
+        return f"the server must deliver {needed}; change the tag there"
+    return "" if isclose(scale, one) else f"scale has to be {one:g} to make it {needed}"
 
 
 def _link_files(loaded: Loaded) -> Iterator[Problem]:

@@ -105,6 +105,23 @@ class Tag(Section):
 class SignalTag(Tag):
     """One measurement."""
 
+    wire: Literal[
+        "auto", "Boolean", "SByte", "Byte", "Int16", "UInt16", "Int32", "UInt32", "Int64", "UInt64",
+        "Float", "Double",
+    ] = Field(
+        default="auto",
+        description="data type on the server; auto: what it declares when the link first comes up, "
+        "and the same ever after",
+    )  # fmt: skip
+    scale: Annotated[float, Field(gt=0.0, le=1e12)] = Field(
+        default=1.0,
+        description="signal units per number on the server: 0.1 for an Int16 in tenths of a degree",
+    )
+    freshness: Literal["auto", "source", "server", "arrival"] = Field(
+        default="auto",
+        description="which stamp says how old it is; server: for sources that keep no time; "
+        "arrival: for servers that give no stamps at all",
+    )
     sentinels: Annotated[list[float], Field(max_length=16)] = Field(
         default_factory=list,
         description="numbers that the sensor shows when it has none, in the signal's unit: 85, "

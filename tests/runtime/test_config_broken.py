@@ -154,6 +154,22 @@ BROKEN: dict[str, tuple[str, str, str, str, tuple[str, ...]]] = {
         "link", "CFG_DUPTAG", ("storage_discharge_kw",)),
     "heartbeat on an output": (
         "s=controller_heartbeat", "s=storage_discharge_kw", "link", "CFG_DUPTAG", ("heartbeat",)),
+    "scale that does not fit its unit": (
+        's=cooling_load_kw", unit: "kW"', 's=cooling_load_kw", unit: "W", scale: 0.01',
+        "link.signals.cooling_load_kw.unit", "CFG_UNIT", ("scale has to be 0.001",)),
+    "unit that no scale makes fit": (
+        's=outdoor_temperature_degc", unit: "degC"',
+        's=outdoor_temperature_degc", unit: "degF", scale: 0.5',
+        "link.signals.outdoor_temperature_degc.unit", "CFG_UNIT", ("deliver degC",)),
+    "scale of nothing": (
+        's=cooling_load_kw", unit: "kW"', 's=cooling_load_kw", unit: "kW", scale: 0.0',
+        "link.signals.cooling_load_kw.scale", "CFG_BOUNDS", ("0",)),
+    "unknown freshness": (
+        's=cooling_load_kw", unit: "kW"', 's=cooling_load_kw", unit: "kW", freshness: never',
+        "link.signals.cooling_load_kw.freshness", "CFG_TYPE", ("arrival",)),
+    "unknown type of a measurement": (
+        's=cooling_load_kw", unit: "kW"', 's=cooling_load_kw", unit: "kW", wire: Real',
+        "link.signals.cooling_load_kw.wire", "CFG_TYPE", ("Float",)),
     "unit of another scale": (
         's=cooling_load_kw", unit: "kW"', 's=cooling_load_kw", unit: "W"',
         "link.signals.cooling_load_kw.unit", "CFG_UNIT", ("W", "kW")),
