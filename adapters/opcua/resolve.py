@@ -233,7 +233,7 @@ def _check_node(
     if use.name not in kinds:
         kind = _served_kind(_plain(data_type), value.Value)
         if kind is None:
-            text = f"{_label(use)}: its data type is none we can read: give the wire_type"
+            text = f"{_label(use)}: its data type is none we can read: give its wire type"
             return [Fault(ReasonCode.TAG_TYPE, use.name, text=text)]
         kinds[use.name] = kind
     kind = kinds[use.name]
