@@ -6,7 +6,6 @@ stop:  loop ends → plant handed back → journal closed → sockets freed
 
 import os
 import threading
-import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import replace
@@ -22,19 +21,18 @@ from steadyhand.controllers.errors import (
     RequestError,
     SteadyhandError,
 )
-from steadyhand.controllers.frames import Fault, LinkState, ProposalStatus, Source
+from steadyhand.controllers.frames import LinkState, ProposalStatus
 from steadyhand.controllers.heuristics.transfer import Transfer
 from steadyhand.controllers.reasons import ReasonCode
 from steadyhand.runtime import assemble
-from steadyhand.runtime.alarms import Alarm, Alarms, Shelf
+from steadyhand.runtime.alarms import Alarms, Shelf
 from steadyhand.runtime.asked import AskedKeeper, load_asked
 from steadyhand.runtime.bundle.load import Bundle
 from steadyhand.runtime.certificate_watch import CertificateWatch
 from steadyhand.runtime.clock import Idle
 from steadyhand.runtime.commands import Command, Desk
-from steadyhand.runtime.config import Config, Loaded, OpcUaLink
+from steadyhand.runtime.config import Loaded
 from steadyhand.runtime.crash_loop import CrashLoop
-from steadyhand.runtime.events import EFFECTS, Severity, describe
 from steadyhand.runtime.exits import words_of
 from steadyhand.runtime.folders import make_folder
 from steadyhand.runtime.go_live import GoLive, record_name
@@ -44,7 +42,7 @@ from steadyhand.runtime.journal import Limits as JournalLimits
 from steadyhand.runtime.loop import STAGES, Loop, Parts, Tick
 from steadyhand.runtime.metrics import Identity, Metrics
 from steadyhand.runtime.metrics_server import MetricsServer
-from steadyhand.runtime.modes import Mode, ModeMachine
+from steadyhand.runtime.modes import Mode
 from steadyhand.runtime.notices import LENGTH, Notices
 from steadyhand.runtime.operator import OperatorServer
 from steadyhand.runtime.operator_people import OperatorSettings
@@ -54,18 +52,13 @@ from steadyhand.runtime.replay import COMMAND
 from steadyhand.runtime.scada.server import ScadaServer
 from steadyhand.runtime.slot import Closable, PolicySlot
 from steadyhand.runtime.start import First, NoPolicy, counted
+from steadyhand.runtime.status import address, remedy, status, words
 from steadyhand.runtime.swap import Swap
 from steadyhand.runtime.vitals import ServiceVitals
 from steadyhand.runtime.worker import PolicyProcess
 
 STOP_S = 20.0
 """Longest from the last tick to the end of the process: hand-back, log-out, journal, sockets."""
-_DRIVERS = {
-    Source.FALLBACK: "the heuristic drives, not the policy",
-    Source.HOLD: "the last value is held",
-    Source.SAFE: "the safe set-point is held",
-    Source.HANDS_OFF: "hands off, the plant has its own control",
-}
 
 if TYPE_CHECKING:
     from steadyhand.runtime.panel.server import Panel
@@ -231,8 +224,8 @@ class Service:
             JournalError: another runtime has the journal now, so this one ended.
         """
         self._stop = stop
-        self.health.starting(f"waiting for the plant at {_address(self.config)}")
-        self.desk.starting(f"connecting to {_address(self.config)}", accepting=True)
+        self.health.starting(f"waiting for the plant at {address(self.config)}")
+        self.desk.starting(f"connecting to {address(self.config)}", accepting=True)
         self.recorder.event(
             {
                 "event": "Start",
@@ -329,7 +322,7 @@ class Service:
         self.operator: OperatorServer | None = None
         self.desk = Desk()
         self.vitals.refused = lambda: sum(list(self.desk.refused.values()))
-        self.desk.starting(f"getting ready for {_address(self.config)}")
+        self.desk.starting(f"getting ready for {address(self.config)}")
         self._open.callback(self.desk.close)
         section = self.config.operator
         if section is None:
@@ -385,10 +378,10 @@ class Service:
         assert tick is not None  # noqa: S101  (called after a tick)
         if not self._told_ready and tick.observation.link is LinkState.UP:
             self._told_ready = True
-            self.health.ready(self._words(tick))
+            self.health.ready(words(self, tick))
         if self._unproven is not None and tick.proposal.status is ProposalStatus.OK:
             self._prove(self._unproven)
-        self.health.status(self._words(tick))
+        self.health.status(words(self, tick))
         self._tell_change(tick)
         self._tell_worker()
         self._see_alarms(tick)
@@ -488,25 +481,7 @@ class Service:
         # without a plant the words say why; elsewhere they hold numbers that change every tick
         why = cause.text if observation.link is not LinkState.UP else ""
         about = (tick.source, modes.mode, cause.code, cause.signal, why, self.policy.label)
-        self.notices.tell(about, lambda: self._words(tick) + self._remedy(tick, cause))
-
-    def _remedy(self, tick: Tick, cause: Fault) -> str:
-        """What a person should do, where something should be done."""
-        effect = EFFECTS[cause.code, self.modes.situation]
-        asked = tick.source is not Source.POLICY and effect.severity > Severity.LOG
-        return f"; to do: {effect.action}" if asked else ""
-
-    def _words(self, tick: Tick) -> str:
-        """Who drives and why nobody better does, on one line."""
-        modes, audit = self.modes, self.journal.fault()
-        if tick.source is Source.POLICY:
-            words = f"{self.policy.label} drives, confidence {tick.verdict.confidence:.2f}"
-        else:
-            cause = modes.why(False)[0]
-            alarm = EFFECTS[cause.code, modes.situation].alarm
-            words = f"{_DRIVERS[tick.source]}: {cause.code}: {describe(cause, alarm)}"
-        tail = f"; {audit.text}" if audit is not None else ""
-        return f"{words}; mode {modes.mode}{tail}"
+        self.notices.tell(about, lambda: words(self, tick) + remedy(self, tick, cause))
 
     # -- commands ----------------------------------------------------------------------------------
 
@@ -698,154 +673,3 @@ class Service:
         self.vitals.swaps += 1
         self.recorder.event({"event": "Swapped", "code": "SWAP", "old": old, "new": bundle.label})
         self._tell_swap("done", "SWAP", f"{record_name(bundle)} instead of {old}")
-
-
-def introduction(service: Service) -> str:
-    """What is being run, one line each, for whoever started it."""
-    config, loaded, server = service.config, service.loaded, service.metrics_server
-    controller = record_name(service.first.bundle)
-    if service.first.bundle is None:
-        controller = f"none: the heuristic {config.fallback.heuristic} drives"
-    asked = service.modes.asked
-    before = f" (before the restart {asked} was asked for)" if asked != config.modes.initial else ""
-    shown = "none"
-    if server is not None and server.address is not None:
-        host, port = server.address
-        shown = f"http://{f'[{host}]' if ':' in host else host}:{port}/metrics"
-    socket = config.operator and loaded.path(config.operator.socket)
-    scale = config.clock.time_scale
-    lines = {
-        "plant": f"{config.name} ({config.plant.id}) at {_address(config)}",
-        "period": f"{config.period:g} s of plant time, {config.period / scale:g} s here",
-        "bundle": controller,
-        "mode": f"{config.modes.initial}{before}",
-        "go-live": service.go_live.words(service.bundle),
-        "operator": socket or "none",
-        "metrics": shown,
-        "panel": service.panel.url if service.panel is not None else "none",
-        "scada": service.scada.url if service.scada is not None else "none",
-        "journal": loaded.path(config.journal.directory),
-    }
-    head = "steadyhand runs; Ctrl-C or SIGTERM hands the plant back\n"
-    return head + "\n".join(f"  {name:9} {text}" for name, text in lines.items())
-
-
-def status(service: Service, tick: Tick) -> dict[str, Any]:
-    """What `steadyhand status` shows; plain data that does not change any more."""
-    modes, observation, plant = service.modes, tick.observation, service.plant
-    report = tick.certified.report if tick.certified is not None else None
-    rows = plant.kind.constraints(plant.parameters).names
-    stored, audit = service.journal.status, service.journal.fault()
-    return {
-        "name": service.config.name,
-        "tick": tick.number,
-        "time_s": observation.time_s,
-        "now_s": tick.now_s,
-        "mode": str(modes.mode),
-        "asked": str(modes.asked),
-        "source": tick.source.name.lower(),
-        "cause": {
-            "code": str(modes.cause.code),
-            "signal": modes.cause.signal,
-            "text": modes.cause.text,
-        },
-        "why": None if tick.source is Source.POLICY else _told(modes),
-        "clean": [modes.clean_ticks, modes.settings.n_clean],
-        "link": str(observation.link),
-        "granted": observation.granted,
-        "handshake": str(tick.control),
-        "taken_out": list(service.loop.handshake.taken_out),
-        "trusted": tick.verdict.trusted,
-        "gate": str(tick.verdict.state),
-        "confidence": tick.verdict.confidence,
-        "faults": [
-            {"code": str(fault.code), "signal": fault.signal, "text": fault.text}
-            for fault in (*tick.faults, *tick.verdict.faults)
-        ],
-        "latched": [str(code) for code in modes.latches],
-        "alarms": [_shown(alarm, service.alarms.shelf(alarm)) for alarm in service.alarms],
-        "shelved": [
-            {
-                "code": str(item.code),
-                "owner": item.owner,
-                "reason": item.reason,
-                "expires_s": item.expires_s,
-            }
-            for item in service.alarms.shelves
-        ],
-        "overrides": [
-            {
-                "output": item.output,
-                "value": item.value,
-                "unit": plant.outputs.signals[plant.outputs.index(item.output)].unit,
-                "owner": item.owner,
-                "reason": item.reason,
-                "expires_s": item.expires_s,
-                "until_wall_s": time.time()
-                + (item.expires_s - tick.now_s) / service.config.clock.time_scale,
-            }
-            for item in modes.overrides
-        ],
-        "observations": plant.plant.observations.mapping(observation.values),
-        "applied": plant.outputs.mapping(observation.applied),
-        "proposed": plant.outputs.mapping(tick.proposal.action),
-        "wanted": plant.outputs.mapping(tick.wanted),
-        "sent": plant.outputs.mapping(tick.sent.action),
-        "written": tick.sent.written,
-        "filter": None
-        if report is None
-        else {
-            "mode": report.mode.name.lower(),
-            "outcome": report.outcome.name.lower(),
-            "margin": report.margin,
-            "nearest": rows[report.margin_row] if report.margin_row >= 0 else "",
-            "active": [rows[i] for i in report.active],
-            "correction_share": report.correction_share,
-        },
-        "bundle": service.policy.label,
-        "controller": record_name(service.bundle),
-        "swap": service.last_swap,
-        "alarm": service.alarm,
-        "go_live": service.go_live.words(service.bundle),
-        "certificates": service.certificates.view(),
-        "journal": {
-            "fault": audit.text if audit is not None else "",
-            "records": stored.records,
-            "head": stored.head.hash.hex(),
-            "end": f"{stored.head.segment}:{stored.head.records}:{stored.head.hash.hex()}",
-        },
-        "timings_s": dict(zip(STAGES, tick.timings, strict=True)),
-    }
-
-
-def _address(config: Config) -> str:
-    """Where the plant is."""
-    return config.link.endpoint if isinstance(config.link, OpcUaLink) else "its own equations"
-
-
-def _told(modes: ModeMachine) -> dict[str, Any]:
-    """First cause of the policy not driving, in words."""
-    cause = modes.why(unchanged=True)[0]
-    effect = EFFECTS[cause.code, modes.situation]
-    return {
-        "code": str(cause.code),
-        "severity": effect.severity.name.lower(),
-        "signal": cause.signal,
-        "text": describe(cause, effect.alarm),
-        "action": effect.action,
-    }
-
-
-def _shown(alarm: Alarm, shelf: Shelf | None) -> dict[str, Any]:
-    """One alarm as the status shows it."""
-    return {
-        "code": str(alarm.code),
-        "severity": alarm.severity.name.lower(),
-        "text": alarm.text,
-        "action": alarm.action,
-        "since_s": alarm.since_s,
-        "signals": list(alarm.signals),
-        "active": alarm.active,
-        "latched": alarm.latched,
-        "shelved": shelf is not None,
-    }

@@ -79,7 +79,8 @@ def serve(
             return
         if first.alarm:
             notices.say(f"steadyhand: {first.alarm}")
-        from steadyhand.runtime.service import Service, introduction
+        from steadyhand.runtime.service import Service
+        from steadyhand.runtime.status import introduction
 
         with Service(loaded, first, health, crashes, notices) as service:
             _on(signal.SIGHUP, service.reload.ask)
