@@ -618,8 +618,21 @@ def alias_bomb() -> bytes:
         (b"- a\n- b\n", "mapping"),
         (b"\x00", "not YAML"),
         (b"? [a]\n: b\n", ""),
+        (b"? a: {b: c}\n", "no plain word"),
+        (b"a:  # why\n  b\n\nc: d\n", "without a colon"),
     ],
-    ids=["alias bomb", "10 MB", "depth", "not UTF-8", "empty", "list", "NUL", "list as key"],
+    ids=[
+        "alias bomb",
+        "10 MB",
+        "depth",
+        "not UTF-8",
+        "empty",
+        "list",
+        "NUL",
+        "list as key",
+        "mapping as key",
+        "comment of a word",
+    ],
 )
 def test_hostile_files_are_refused_in_one_line_each(tmp_path: Path, text: bytes, word: str) -> None:
     file = tmp_path / "hostile.yaml"
