@@ -50,8 +50,9 @@ class Link(Protocol):
         """Number and plant time (s) of the newest image; never waits, consumes nothing."""
         ...
 
-    def condition(self) -> tuple[LinkState, tuple[Fault, ...]]:
-        """State of the link at this moment and what is wrong with it; for any thread, never waits.
+    def condition(self) -> tuple[LinkState, bool, tuple[Fault, ...]]:
+        """State of the link at this moment, does the plant grant control, and what is wrong; for
+        any thread, never waits.
 
         What is wrong stays named while a new connection is being tried.
         """

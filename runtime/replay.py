@@ -152,11 +152,12 @@ class ReplayLink:
         """Number and plant time (s) of the recorded image."""
         return self.sequence, nan if self._record is None else self._record.observation.time_s
 
-    def condition(self) -> tuple[LinkState, tuple[Fault, ...]]:
+    def condition(self) -> tuple[LinkState, bool, tuple[Fault, ...]]:
         """As it was recorded; nothing is shown before the first record."""
         if self._record is None:
-            return LinkState.DOWN, ()
-        return self._record.observation.link, self._record.observation.faults
+            return LinkState.DOWN, False, ()
+        shown = self._record.observation
+        return shown.link, shown.granted, shown.faults
 
     def stuck(self) -> str:
         """Never: there is no thread."""

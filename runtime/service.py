@@ -431,14 +431,14 @@ class Service:
                 self._hasten()  # a slow loop would else judge and tell it a whole period later
 
     def _outdated(self) -> bool:
-        """Has the link come or gone, or is something else wrong with it, since the last tick?"""
+        """Have link or grant come or gone, or is something else wrong, since the last tick?"""
         last = self.loop.last
         if last is None:
             return False
-        judged, (state, faults) = last.observation, self.link.condition()
+        judged, (state, granted, faults) = last.observation, self.link.condition()
         up = state is LinkState.UP
         if up or judged.link is LinkState.UP:
-            return up is not (judged.link is LinkState.UP)
+            return up is not (judged.link is LinkState.UP) or granted != judged.granted
         known = {(fault.code, fault.signal) for fault in judged.faults}
         return any((fault.code, fault.signal) not in known for fault in faults)
 

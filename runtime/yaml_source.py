@@ -97,9 +97,9 @@ def read_yaml(text: bytes) -> Source | list[Problem]:
     except (YAMLError, ValueError, RecursionError) as error:
         return [Problem(0, "", f"not YAML: {str(error).splitlines()[0]}", "CFG_YAML")]
     except Exception as error:  # noqa: BLE001  (the library stumbles over odd keys and comments)
-        text = f"cannot be read ({type(error).__name__}: {str(error)[:60]}); "
+        why = f"cannot be read ({type(error).__name__}: {str(error)[:60]}); "
         remedy = "look for a key that is no plain word, or a line without a colon"
-        return [Problem(0, "", text + remedy, "CFG_YAML")]
+        return [Problem(0, "", why + remedy, "CFG_YAML")]
     if not isinstance(document, CommentedMap):
         kind = "empty" if document is None else "a list or a single value"
         return [Problem(1, "", f"the file is {kind}; a mapping of sections is needed", "CFG_TYPE")]

@@ -202,10 +202,10 @@ class OpcUaLink:
             # a plant that does not hear us, or is gone, sees our heartbeat stop
             pending.exception(timeout=RELEASE_S)
 
-    def condition(self) -> tuple[LinkState, tuple[Fault, ...]]:
-        """State of the link at this moment and what is wrong with it, for any thread."""
+    def condition(self) -> tuple[LinkState, bool, tuple[Fault, ...]]:
+        """State of the link at this moment, the plant's grant, what is wrong; for any thread."""
         shot = self._board.snapshot
-        return shot.state, shot.faults
+        return shot.state, shot.granted, shot.faults
 
     def stuck(self) -> str:
         """Does the thread hang, or is a command out that nothing is heard of? See `Link.stuck`."""

@@ -88,9 +88,10 @@ class SimLink:
         """Number and plant time (s) of the newest image."""
         return self.runner.image.sequence, self.runner.image.time_s
 
-    def condition(self) -> tuple[LinkState, tuple[Fault, ...]]:
+    def condition(self) -> tuple[LinkState, bool, tuple[Fault, ...]]:
         """Up, or down because somebody cut the wire."""
-        return self.state, () if self.state is LinkState.UP else _DOWN
+        faults = () if self.state is LinkState.UP else _DOWN
+        return self.state, self.runner.image.granted, faults
 
     def stuck(self) -> str:
         """Never: there is no thread."""

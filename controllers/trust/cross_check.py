@@ -106,9 +106,9 @@ class CrossChecked:
     def check(self, observation: Observation) -> tuple[Fault, ...]:
         """The inner judge's faults, then at most one per relation; an image is judged once."""
         faults = self._inner.check(observation)
-        # what comes back after a lost link may be the plant as it was some time ago; and a command
-        # that went astray, or another's, may have moved it meanwhile
-        down = observation.link is not LinkState.UP
+        # what comes back after a lost link may be the plant as it was some time ago; and where we
+        # have no control, or a command went astray, another's may have moved it meanwhile
+        down = observation.link is not LinkState.UP or not observation.granted
         astray = any(fault.code in _ASTRAY for fault in observation.faults)
         self._blind = self._blind or down or astray
         if observation.sequence == self._sequence:

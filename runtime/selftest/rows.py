@@ -40,8 +40,8 @@ class Row:
     """Nothing less restrictive may drive in a tick that tells it."""
     wire: Wire = Wire.GOES_ON
     latch: str = ""
-    """Reason that stays until a person acknowledges it; with ? before it, it may; empty: nothing
-    may stay."""
+    """Reason that stays until a person acknowledges it; with ? before it, it may, or one of several
+    between |; empty: nothing may stay."""
     hold: int = 4
     """Ticks for which the fault stays after it was told."""
     each: bool = False

@@ -409,8 +409,8 @@ def _people() -> Iterator[Row]:
         ("NOT_GRANTED", "WRITE_CONTENTION"),
         _OFF,
         Wire.NOTHING,
-        # a grant that is taken for less than a reading is only seen by what the plant then wrote
-        latch="?WRITE_CONTENTION",
+        # a grant that is taken for less than a reading is only seen by what the plant did then
+        latch="?WRITE_CONTENTION|OBS_XCHECK",
     )
     yield _row(
         "L1.shed",

@@ -433,7 +433,7 @@ def _must_refuse(site: Site, row: Row, result: Result) -> None:
 
 def _recover(site: Site, row: Row, result: Result, since: int, healed_s: float) -> None:
     """By itself, or once a person has acknowledged what is latched, and only then."""
-    may = {row.latch.removeprefix("?")} - {""}
+    may = set(row.latch.removeprefix("?").split("|")) - {""}
     if row.latch and not row.may_latch:
         site.periods(3)
         if row.latch not in site.status().get("latched", ()):

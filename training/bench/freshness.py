@@ -45,7 +45,7 @@ def link_ticks(endpoint: str, tags: int, ticks: int, subscribe: bool) -> dict[st
     link.open()
     try:
         if not link.wait_fresh(0, UP_S):
-            _, faults = link.condition()
+            _, _, faults = link.condition()
             told = "; ".join(fault.text for fault in faults)
             raise ConfigError(f"bench: the link to {endpoint} did not come up: {told}")
         waited, ages = [], []

@@ -126,6 +126,16 @@ def test_images_from_before_a_lost_link_are_no_yardstick() -> None:
     assert [before is None for before, _ in relation.seen] == [True, True]
 
 
+def test_while_the_plant_has_itself_images_are_not_compared() -> None:
+    relation = Equal()
+    judge = CrossChecked(Nothing(), AB, (relation,))
+    judge.check(image(1, 0.0, 0.0))
+    judge.check(replace(image(2, 0.0, 0.0), granted=False))
+    judge.check(image(3, 0.0, 0.0))
+    judge.check(image(4, 0.0, 0.0))
+    assert [before is None for before, _ in relation.seen] == [True, True, True, False]
+
+
 def test_while_somebody_else_may_drive_images_are_not_compared() -> None:
     relation = Equal()
     judge = CrossChecked(Nothing(), AB, (relation,))
