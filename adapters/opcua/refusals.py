@@ -13,18 +13,18 @@ def words_of(error: BaseException, settings: OpcUaSettings) -> str:
     """
     if isinstance(error, LinkError):
         return str(error)  # our own words
-    name = type(error).__name__
-    said = f"{name}: {error}" if str(error) else name
-    remedy = _remedy(error, name, settings)
-    return f"{said}: {remedy}" if remedy else said
-
-
-def _remedy(error: BaseException, name: str, settings: OpcUaSettings) -> str:
-    security = settings.security
     if isinstance(error, ConnectionRefusedError):
         return f"nothing listens at {settings.endpoint}: start the server, or correct the port"
     if isinstance(error, socket.gaierror):
         return f"the host of {settings.endpoint} is unknown: correct endpoint or the name service"
+    name = type(error).__name__
+    said = f"{name}: {error}" if str(error) else name
+    remedy = _remedy(name, settings)
+    return f"{said}: {remedy}" if remedy else said
+
+
+def _remedy(name: str, settings: OpcUaSettings) -> str:
+    security = settings.security
     if name in _USER:
         who = f"user {security.user!r}" if security.user else "a login without a user"
         return (
