@@ -124,8 +124,16 @@ class Browser:
         self.do("POST", "/actions", actions=[{"type": "key", "id": "keys", "actions": steps}])
 
     def click(self, css: str) -> None:
-        element = self.do("POST", "/element", using="css selector", value=css)[_ELEMENT]
-        self.do("POST", f"/element/{element}/click")
+        """Click it; where the page makes it anew at that moment, click the new one."""
+        for last in (False, False, False, True):
+            element = self.do("POST", "/element", using="css selector", value=css)[_ELEMENT]
+            try:
+                self.do("POST", f"/element/{element}/click")
+            except AssertionError as error:
+                if last or "stale element" not in str(error):
+                    raise
+            else:
+                return
 
     def size(self, width: int, height: int, scale: float = 1.0) -> None:
         self.cdp(

@@ -124,8 +124,8 @@ def _steps(text: str, folder: str) -> Iterator[Step]:
         if name == "write" and arguments.startswith("1<"):
             yield Step(Act.TOLD, data=strings[0])
             continue
-        if result.startswith("-") or (opened and opened.group(3)):
-            continue
+        if result.startswith(("-", "?")) or (opened and opened.group(3)):
+            continue  # it failed, or the kill came first
         numbers = arguments.rsplit(", ", 2)
         if name == "mmap":
             if "MAP_SHARED" in arguments and "PROT_WRITE" in arguments:

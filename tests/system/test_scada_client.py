@@ -47,6 +47,7 @@ def results():
         try:
             rig.start_runtime()
             rig.wait_in_control()
+            until(lambda: rig.status().get("source") == "policy", what="the policy")
             until(lambda: "  scada" in rig.said.read_text(), what="the address")
             url = next(line.split()[1] for line in rig.said.read_text().splitlines()
                        if line.startswith("  scada"))  # fmt: skip
