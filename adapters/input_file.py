@@ -46,8 +46,6 @@ def read_input(path: Path, most_bytes: int = MOST_BYTES, *, secret: bool = False
                 raise ConfigError(f"{path}: is no regular file")
             if secret and (fault := exposed(path, status)):
                 raise ConfigError(f"{path}: has {fault}")
-            if status.st_size > most_bytes:
-                raise ConfigError(f"{path}: is longer than {most_bytes} bytes")
             content = os.read(descriptor, most_bytes + 1)
         finally:
             os.close(descriptor)

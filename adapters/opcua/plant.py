@@ -237,6 +237,7 @@ class Plant:
         silent = now_s - self._beaten_s > SHED_PERIODS * self._settings.period_s
         if not signs.grants or (silent and self._tags.handshake.heartbeat is not None):
             self.outputs.forget()  # the plant has them back and may move them
+            self._driving = False
         if self._partial:
             seen = columns.participation
             faults += self.outputs.take_part(np.where(seen < 0, 1.0, values[seen]))

@@ -387,3 +387,29 @@ def test_a_plant_that_hears_no_heartbeat_may_move_its_outputs(plant, opcua, driv
     plant.set("valve", 20.0)
     time.sleep(0.5)
     assert not driver.saw(ReasonCode.WRITE_CONTENTION)
+
+
+@pytest.mark.parametrize("how", ["grant", "silence"])
+def test_a_plant_that_had_itself_in_between_is_taken_over_anew(plant, opcua, drive, how) -> None:
+    """Nobody told it hands off: it took the grant away for a moment, or heard nothing for long."""
+    driver = drive(plant.endpoint, control(opcua)).up()
+    driver.write(50.0)
+    opcua.until(lambda: plant.get("valve") == 50.0)
+    if how == "grant":
+        plant.set("granted", False)
+        opcua.until(lambda: not driver.read().granted, what="no grant")
+        plant.set("granted", True)
+        opcua.until(lambda: driver.read().granted, what="the grant")
+    else:
+        time.sleep(0.6)  # three periods
+    plant.set("valve", 20.0)
+    order = []
+    plant.on_write(
+        lambda event: order.append([n.NodeId.Identifier for n in event.request_params.NodesToWrite])
+    )
+    driver.write(51.0)
+    opcua.until(lambda: len(order) == 2, what="two writes")
+    assert order == [["valve", "pump"], ["request", "source", "heartbeat"]]
+    driver.write(52.0)
+    opcua.until(lambda: len(order) == 3, what="a third one")
+    assert order[2] == ["valve", "pump", "request", "source", "heartbeat"]
