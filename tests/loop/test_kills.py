@@ -11,8 +11,11 @@ import pytest
 from tests.support.loop_kills import KINDS, Killer
 
 RESULTS = Path(__file__).parent / "results" / "kills.json"
+AT_ANY_TIME = "runtime_at_any_time"
+CAMPAIGNS = (*KINDS, AT_ANY_TIME)
 COMMAND = "python -m pytest -m slow --timeout 14400 tests/loop/test_kills.py"
 SLOW_KILLS = 200
+SLOW_KILLS_OF_THE_RUNTIME = 2000
 OFTEN = {"clean_ticks: 4": "clean_ticks: 4\n  max_raises: 100000"}
 """A day of the plant lasts 38 s here: control may come and go more often than a person bears."""
 
@@ -44,6 +47,35 @@ def test_any_part_may_be_killed_at_any_moment(rig):
     assert result["kills"] == {"plant": 2, "policy": 4, "runtime": 2}
 
 
+@pytest.mark.timeout(300)
+def test_the_runtime_may_be_killed_while_it_starts(rig):
+    made = rig(time_scale=2250.0, changes=OFTEN)
+    made.start_runtime()
+    made.wait_in_control()
+    killer = Killer(made, seed=11)
+    for _ in range(6):
+        killer.kill_at_any_time()
+    made.wait_in_control()
+    nothing_wrong(killer.finish())
+
+
+@pytest.mark.slow
+def test_kill_campaign_at_any_time(rig):
+    """The invariants of `nothing_wrong`, whatever the runtime does when it is killed."""
+    made = rig(time_scale=2250.0, changes=OFTEN)
+    made.start_runtime()
+    made.wait_in_control()
+    killer = Killer(made, seed=17)
+    planned = {"planned": SLOW_KILLS_OF_THE_RUNTIME}
+    for _ in range(SLOW_KILLS_OF_THE_RUNTIME):
+        killer.kill_at_any_time()
+        write_down(AT_ANY_TIME, made, planned | {"finished": False, **killer.done.figures()})
+    made.wait_in_control()
+    result = killer.finish()
+    write_down(AT_ANY_TIME, made, planned | {"finished": True, **result})
+    nothing_wrong(result)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_kill_campaign(rig, kind):
@@ -67,7 +99,7 @@ def write_down(kind, rig, result):
     known = {
         "command": COMMAND,
         "what": "kill -9 at a seeded random moment, then wait until the controller drives again",
-        "campaigns": {name: campaigns[name] for name in KINDS if name in campaigns},
+        "campaigns": {name: campaigns[name] for name in CAMPAIGNS if name in campaigns},
     }
     RESULTS.parent.mkdir(exist_ok=True)
     draft = RESULTS.with_suffix(f".{kind}")

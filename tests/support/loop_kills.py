@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from steadyhand.runtime import chain
+from steadyhand.runtime.crash_loop import STATE_FILE
 from tests.support.loop_rig import OUTPUT, Rig, judge, until
 
 KINDS = ("plant", "policy", "runtime")
@@ -18,6 +19,12 @@ CLEAN_TICKS = 4
 """Of the shipped configuration: ticks without a complaint before control comes back."""
 LOSSES_BEFORE_FLAP = 2
 """A third loss of the link within a minute is flapping, and a minute without writes."""
+HURRIED_SHARE = 0.75
+"""Of the kills at any time: started again at once, and killed again whatever it does by then."""
+LIFE_S = 4.0
+"""Longest life of a hurried run: some are killed at their start, some while they drive."""
+KILLS_TO_LATCH = 3
+"""So many kills with one policy in ten minutes, and the next start waits for a person."""
 ENDS_TO_LATCH = 3
 """So many ends of the policy's process in ten minutes, and it waits for a person."""
 
@@ -92,6 +99,10 @@ class Killer:
         """Of the policy's process, since the runtime or an acknowledgement began anew."""
         self._losses = 0
         """Of the link, since the runtime began anew."""
+        self._noted = 0
+        """Kills of the runtime since its notes of crashes were taken away."""
+        self._orphans: list[tuple[int, float]] = []
+        """Policy processes of killed runtimes, and when these were killed."""
 
     def kill(self, kind: str) -> None:
         """One kill at a random phase of the tick, and the way back."""
@@ -99,8 +110,39 @@ class Killer:
         getattr(self, f"_{kind}")()
         self.done.kills[kind] += 1
 
+    def kill_at_any_time(self) -> None:
+        """One kill of the runtime: while it starts, takes over, drives or waits.
+
+        Its notes of crashes are taken away in time, so that every run has its policy.
+        """
+        rig = self.rig
+        assert rig.runtime is not None
+        hurried = self._random.random() < HURRIED_SHARE
+        time.sleep(self._random.uniform(0.0, LIFE_S if hurried else 3.0 * rig.period_s))
+        child = rig.policy_pid()
+        self.done.killed_at_wall_s.append(time.time())
+        rig.runtime.kill()
+        rig.runtime.wait()
+        if child is not None:
+            self._orphans.append((child, time.monotonic()))
+        self.done.kills["runtime"] += 1
+        self._noted += 1
+        if self._noted == KILLS_TO_LATCH - 1:
+            self._noted = 0
+            (rig.folder / "var" / STATE_FILE).unlink(missing_ok=True)
+        started = time.monotonic()
+        self._start_runtime()
+        if not hurried:
+            until(rig.status, self._patience_s, "a finished tick")
+            self.done.runtime_ticks_s.append(time.monotonic() - started)
+            rig.wait_in_control(self._patience_s)
+            self.done.runtime_back_s.append(time.monotonic() - started)
+            assert "CRASH_LOOP" not in rig.status().get("latched", ())
+        self._count_orphans()
+
     def finish(self) -> dict[str, Any]:
         """Stop both in order, then compare the plant's log with the journal."""
+        self._count_orphans(wait=True)
         self._count_bad()
         assert self.rig.stop_runtime() == 0
         assert self.rig.plant is not None
@@ -191,6 +233,14 @@ class Killer:
         assert rig.stop_runtime() == 0
         self._start_runtime()
         rig.wait_in_control(self._patience_s)
+
+    def _count_orphans(self, wait: bool = False) -> None:
+        """Policy processes that are still there half a second after their runtime's end."""
+        if wait and self._orphans:
+            time.sleep(0.5)
+        due = [one for one in self._orphans if time.monotonic() - one[1] >= 0.5]
+        self.done.stale_children += sum(alive(pid) for pid, _ in due)
+        self._orphans = [one for one in self._orphans if one not in due]
 
     def _start_runtime(self) -> None:
         self.rig.start_runtime()
