@@ -260,6 +260,18 @@ def test_the_observer_finds_old_data_and_late_writes(kept):
     assert any("no reason why" in text for text in found), found
 
 
+@pytest.mark.parametrize(("periods", "words"), [(2.9, []), (3.1, ["I5"])])
+def test_the_observer_finds_a_command_from_an_old_image(kept, periods, words):
+    """Two periods are what a sample may be old, one more is the life of a command."""
+    arrivals, records = kept
+    taken = next(tick for tick in records if tick.sent is not None and tick.sent.written)
+    one = next(item for item in arrivals if item.beat == taken.sent.sequence)
+    plant_s = taken.observation.time_s + periods * BOUNDS.period_s
+    late = replace(one, plant_s=plant_s, wall_s=taken.wall_ns / 1e9)
+    found = audit([late], [taken], replace(BOUNDS, wall_period_s=0.2))
+    assert [text.split()[0] for text in found if text.startswith("I5")] == words
+
+
 def test_two_writers_are_seen_by_their_heartbeats(kept):
     arrivals, records = kept
     mixed = [replace(one, beat=(i * 7) % 5) for i, one in enumerate(arrivals)]
