@@ -59,6 +59,13 @@ class GoLive:
         why = self.why_none or self._other(self.evidence, bundle, now or datetime.now(UTC))
         return f"mode full is refused for {bundle.label}: {why}; {REMEDY}" if why else ""
 
+    def not_after(self, bundle: "Bundle | None") -> datetime | None:
+        """End of the evidence that lets `bundle` into mode full, where it needs any and has it."""
+        if bundle is None or self.word or self.evidence is None:
+            return None
+        about_this = self.evidence.bundle_sha256 == bundle.manifest_sha256
+        return self.evidence.not_after if about_this else None
+
     def words(self, bundle: "Bundle | None") -> str:
         """What lets `bundle` into mode full, or keeps it out, for people."""
         if bundle is None:

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from math import inf, isfinite
+from math import inf, isfinite, nan
 
 from steadyhand.controllers.errors import ConfigError, RequestError
 from steadyhand.controllers.frames import Fault, LinkState, Source, Verdict
@@ -133,6 +133,11 @@ class ModeMachine:
         """The overrides in force."""
         return tuple(self._overrides)
 
+    @property
+    def ending(self) -> tuple[Override, ...]:
+        """The overrides that end soon."""
+        return self._overrides.ending(self._now_s)
+
     def why(self, unchanged: bool) -> tuple[Fault, ...]:
         """Why this tick is not simply the policy driving; empty when it is.
 
@@ -190,9 +195,18 @@ class ModeMachine:
         self._pending.clear()
         return self.source
 
-    def request(self, mode: Mode, actor: str, reason: str = "") -> None:
-        """Ask for `mode`. Less authority holds from the next tick; more has to be earned."""
-        self.asked = self.mode = mode
+    def request(self, mode: Mode, actor: str, reason: str = "", wish: bool = True) -> None:
+        """Ask for `mode`. Less authority holds from the next tick; more has to be earned.
+
+        Args:
+            mode: what is asked for.
+            actor: who asks.
+            reason: why.
+            wish: False: it was not a person who asked, and what people asked for stays known.
+        """
+        self.mode = mode
+        if wish:
+            self.asked = mode
         self._note(
             ReasonCode.MODE_REQUEST, f"mode {mode} asked for: {reason or 'no reason'}", actor
         )
@@ -231,6 +245,26 @@ class ModeMachine:
         text = f"override of {output} for {span(for_s)}: {reason}"
         self._note(ReasonCode.OVERRIDE, text, owner, output, made.value)
         return made
+
+    def restore_override(
+        self, output: str, value: float, owner: str, reason: str, for_s: float
+    ) -> None:
+        """Put an output back where a person had put it before a restart, for the rest of its time.
+
+        Raises:
+            RequestError: see `Overrides.set`; the configuration may be another one now.
+        """
+        made = self._overrides.set(output, value, owner, reason, self._now_s, for_s)
+        text = f"override of {output} holds on after the restart, for {span(for_s)}: {reason}"
+        self._note(ReasonCode.OVERRIDE, text, owner, output, made.value)
+
+    def restore_latch(
+        self, code: ReasonCode, signal: str, value: float | None, limit: float | None, text: str
+    ) -> None:
+        """What waited for a person before a restart waits on."""
+        number, bound = (nan if given is None else given for given in (value, limit))
+        fault = Fault(code, signal, number, bound, text)
+        self._latch(fault, EFFECTS[code, Situation.DRIVING])
 
     def clear_override(self, output: str, actor: str) -> None:
         """Give one output back.

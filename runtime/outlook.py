@@ -22,14 +22,14 @@ class Answer(StrEnum):
     NO = "no"
     """It should, and something else does."""
     WATCHING = "watching"
-    """Nobody asked it to drive."""
+    """Nobody asked it to drive, not even before a restart."""
 
 
 def in_control(now: Status) -> Answer:
     """Does the policy drive, and if not, was it meant to?"""
     if now["source"] == Source.POLICY.name.lower():
         return Answer.YES
-    return Answer.NO if now["mode"] in DRIVING_MODES else Answer.WATCHING
+    return Answer.NO if DRIVING_MODES & {now["mode"], now["asked"]} else Answer.WATCHING
 
 
 def held(now: Status) -> Iterator[str]:

@@ -9,6 +9,9 @@ import numpy as np
 from steadyhand.controllers.errors import RequestError
 from steadyhand.controllers.signals import SignalSet, Vector
 
+WARN_SHARE = 0.1
+"""Share of its time that is left when the end of an override is announced."""
+
 
 @dataclass(frozen=True, slots=True)
 class Override:
@@ -19,6 +22,8 @@ class Override:
     owner: str
     reason: str
     expires_s: float
+    for_s: float
+    """How long it was meant to last, plant seconds."""
 
 
 class Overrides:
@@ -65,7 +70,7 @@ class Overrides:
             raise RequestError(
                 "CONFLICT", f"{output} is overridden by {holder.owner}: it must be cleared first"
             )
-        override = Override(output, float(value), owner, reason, now_s + for_s)
+        override = Override(output, float(value), owner, reason, now_s + for_s, for_s)
         self._active[output] = override
         self._rebuild()
         return override
@@ -93,6 +98,16 @@ class Overrides:
                 del self._active[item.output]
             self._rebuild()
         return ended
+
+    def ending(self, now_s: float) -> tuple[Override, ...]:
+        """Those in the last tenth of their time."""
+        if not self._active:
+            return ()
+        return tuple(
+            item
+            for item in self._active.values()
+            if item.expires_s - now_s <= WARN_SHARE * item.for_s
+        )
 
     def _rebuild(self) -> None:
         if not self._active:

@@ -42,7 +42,14 @@ from steadyhand.runtime.record import Encoder, RecordLayout, TickRecord
 COMMAND = "Command"
 """Event by which an operator's command is recorded: {"method": ..., "arguments": {...}}, where the
 method is one of the mode machine's, or "acknowledge_gate"."""
-_METHODS = ("request", "acknowledge", "set_override", "clear_override")
+_METHODS = (
+    "request",
+    "acknowledge",
+    "set_override",
+    "clear_override",
+    "restore_override",
+    "restore_latch",
+)
 _VOLATILE = (
     "sequence",
     "monotonic_ns",

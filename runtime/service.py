@@ -21,12 +21,11 @@ from steadyhand.controllers.errors import (
     RequestError,
     SteadyhandError,
 )
-from steadyhand.controllers.frames import LinkState, ProposalStatus
+from steadyhand.controllers.frames import Fault, LinkState, ProposalStatus
 from steadyhand.controllers.heuristics.transfer import Transfer
 from steadyhand.controllers.reasons import ReasonCode
 from steadyhand.runtime import assemble
 from steadyhand.runtime.alarms import Alarms, Shelf
-from steadyhand.runtime.asked import AskedKeeper, load_asked
 from steadyhand.runtime.bundle.load import Bundle
 from steadyhand.runtime.certificate_watch import CertificateWatch
 from steadyhand.runtime.clock import Idle
@@ -39,6 +38,7 @@ from steadyhand.runtime.go_live import GoLive, record_name
 from steadyhand.runtime.health import Health, printable
 from steadyhand.runtime.journal import Journal
 from steadyhand.runtime.journal import Limits as JournalLimits
+from steadyhand.runtime.keepsakes import Keepsakes
 from steadyhand.runtime.loop import STAGES, Loop, Parts, Tick
 from steadyhand.runtime.metrics import Identity, Metrics
 from steadyhand.runtime.metrics_server import MetricsServer
@@ -48,6 +48,7 @@ from steadyhand.runtime.operator import OperatorServer
 from steadyhand.runtime.operator_people import OperatorSettings
 from steadyhand.runtime.recorder import Recorder
 from steadyhand.runtime.reload import Reload
+from steadyhand.runtime.reminders import reminders
 from steadyhand.runtime.replay import COMMAND
 from steadyhand.runtime.scada.server import ScadaServer
 from steadyhand.runtime.slot import Closable, PolicySlot
@@ -142,16 +143,15 @@ class Service:
         if self.recorder.black_box is None:
             file = assemble.black_box_file(self.loaded)
             self.notices.say(f"steadyhand: no room for {file}: a kill would lose the last records")
-        kept = assemble.state_folder(self.loaded) / "asked.json"
-        asked = load_asked(kept)
-        self._asked = AskedKeeper(
-            kept, lambda text: self.recorder.event({"event": "AskedMode", "text": text})
+        self.keepsakes = Keepsakes(
+            assemble.state_folder(self.loaded), config.clock.time_scale, self.recorder.event
         )
-        opened.callback(self._asked.close)
+        opened.callback(self.keepsakes.close)
         # from here on this is the one runtime of the plant: it may connect, while the rest is made
         self.link = assemble.make_link(self.loaded, parts)
         opened.callback(self.link.close)
         self.link.open()
+        asked = self.keepsakes.asked or Mode(config.modes.initial)
         self.modes = assemble.make_modes(config, parts, asked)
         self.go_live = GoLive.read(self.loaded)
         self.alarms = Alarms()
@@ -214,6 +214,7 @@ class Service:
             self.recorder.event(
                 {"event": "Restart", "code": str(before.code), "text": text, "bundle": label}
             )
+            self.keepsakes.note(Fault(before.code, text=text))
         if self.crashes.fault:
             self.recorder.event({"event": "CrashNotes", "text": self.crashes.fault})
 
@@ -237,6 +238,8 @@ class Service:
                 "go_live": self.go_live.words(self.bundle),
             }
         )
+        for text in self.keepsakes.resume(self._command, self.alarms):
+            self.notices.say(f"steadyhand: from the run before: {text}")
         initial = Mode(self.config.modes.initial)
         if initial is Mode.FULL and self._unproven_for_full(self.bundle, "configuration"):
             initial = Mode.OFF
@@ -245,6 +248,7 @@ class Service:
             mode=initial,
             actor="configuration",
             reason="modes.initial",
+            wish=False,
         )
         self._take_realtime()
         try:
@@ -385,6 +389,7 @@ class Service:
         self._tell_change(tick)
         self._tell_worker()
         self._see_alarms(tick)
+        self.keepsakes.keep(self.modes, self.alarms, tick.now_s)
         shown = status(self, tick)
         self.desk.publish(shown)
         if self.panel is not None:
@@ -394,10 +399,16 @@ class Service:
         self._between()
 
     def _see_alarms(self, tick: Tick) -> None:
-        own = (*(() if self.scada is None else self.scada.faults), *self.certificates.look())
+        modes, notes = self.modes, self.keepsakes.notes
+        own = (
+            *(() if self.scada is None else self.scada.faults),
+            *self.certificates.look(),
+            *reminders(modes, self.go_live, self.bundle),
+            *notes,
+        )
         groups = (tick.faults, tick.verdict.faults, tick.sent.faults, own)
-        modes = self.modes
-        for ended in self.alarms.update(groups, modes.latches, modes.situation, tick.now_s):
+        latches = (*modes.latches, *(note.code for note in notes))
+        for ended in self.alarms.update(groups, latches, modes.situation, tick.now_s):
             self._tell_shelf("ShelfExpired", ended, ended.owner)
 
     def _tell_shelf(self, event: str, shelf: Shelf, actor: str) -> None:
@@ -417,6 +428,8 @@ class Service:
             self.panel.alive()
         if self.desk.drain(self._handlers()):
             self._hasten()
+            if self.loop.last is not None:
+                self.keepsakes.keep(self.modes, self.alarms, self.loop.last.now_s)
         if self.journal.taken_over and self._stop is not None:
             self._stop.set()  # one plant has one runtime, and it is another one now
         if self._stop is not None and self._stop.is_set():
@@ -514,7 +527,6 @@ class Service:
             raise RequestError(ReasonCode.NO_EVIDENCE, why)
         reason = command.arguments.get("reason", "")
         self._command("request", mode=mode, actor=command.actor, reason=reason)
-        self._asked.keep(mode)
         return {"mode": mode}
 
     def _unproven_for_full(self, bundle: Bundle | None, actor: str) -> str:
@@ -549,14 +561,21 @@ class Service:
             raise ConfigError(
                 f"no reason code {given!r}; `steadyhand status` shows what is latched"
             )
+        code = None if given is None else ReasonCode(given)
         cleared: list[str] = []
-        if self.modes.latches:  # may refuse; then nothing else is cleared either
-            code = None if given is None else ReasonCode(given)
+        if self.modes.latches and (code is None or code in self.modes.latches):
+            # may refuse; then nothing else is cleared either
             cleared += self._command("acknowledge", actor=command.actor, code=code)
-        cleared += self._ack_parts()
+        others = self._ack_parts(code)
+        if others:
+            told = {"event": "Acknowledged", "code": str(ReasonCode.ACK), "actor": command.actor}
+            self.recorder.event({**told, "text": f"acknowledged: {', '.join(others)}"})
+        cleared += others
         if not cleared:
-            raise RequestError(ReasonCode.ACK_DENIED, "nothing is latched")
-        return {"acknowledged": [str(code) for code in cleared]}
+            notes = (note.code for note in self.keepsakes.notes)
+            names = ", ".join(dict.fromkeys((*self.modes.latches, *notes))) or "nothing"
+            raise RequestError(ReasonCode.ACK_DENIED, f"not latched; latched now: {names}")
+        return {"acknowledged": [str(code) for code in dict.fromkeys(cleared)]}
 
     def _shelve(self, command: Command) -> Mapping[str, Any]:
         given, last = command.arguments, self.loop.last
@@ -575,14 +594,18 @@ class Service:
         self._tell_shelf("Unshelved", shelf, command.actor)
         return {"alarm": str(shelf.code)}
 
-    def _ack_parts(self) -> list[str]:
-        cleared = self._ack_crashes()
-        self.recorder.event({"event": COMMAND, "method": "acknowledge_gate", "arguments": {}})
-        if self.loop.parts.gate.acknowledge():
-            cleared.append("MODE_FLAP")
-        policy = self.policy.policy
-        if isinstance(policy, PolicyProcess) and policy.acknowledge():
-            cleared.append("CRASH_LOOP")
+    def _ack_parts(self, code: ReasonCode | None) -> list[str]:
+        """What waits for a person elsewhere than in the modes: all of it, or what has `code`."""
+        cleared = self.keepsakes.acknowledge(code)
+        if code in (None, ReasonCode.MODE_FLAP):
+            self.recorder.event({"event": COMMAND, "method": "acknowledge_gate", "arguments": {}})
+            if self.loop.parts.gate.acknowledge():
+                cleared.append("MODE_FLAP")
+        if code in (None, ReasonCode.CRASH_LOOP):
+            cleared += self._ack_crashes()
+            policy = self.policy.policy
+            if isinstance(policy, PolicyProcess) and policy.acknowledge():
+                cleared.append("CRASH_LOOP")
         return cleared
 
     def _ack_crashes(self) -> list[str]:

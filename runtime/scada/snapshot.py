@@ -73,7 +73,7 @@ def service_level(status: Mapping[str, Any]) -> int:
     source = Source[str(status["source"]).upper()]
     level = LEVELS.get(source)
     if level is None:
-        driving = status["mode"] in ("limited", "full")
+        driving = not {status["mode"], status["asked"]}.isdisjoint(("limited", "full"))
         level = NOT_GRANTED if driving else WATCHING
     return min(level, DEGRADED_RECORD) if status["journal"]["fault"] else level
 

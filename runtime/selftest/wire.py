@@ -24,6 +24,8 @@ from steadyhand.controllers.frames import Source
 from steadyhand.controllers.reasons import ReasonCode
 from steadyhand.runtime.assemble import PlantParts
 from steadyhand.runtime.config import Loaded
+from steadyhand.runtime.crash_loop import STATE_FILE
+from steadyhand.runtime.kept import KEPT_FILE
 from steadyhand.runtime.operator_client import OperatorClient
 from steadyhand.runtime.reader import JournalReader
 from steadyhand.runtime.record import TickRecord
@@ -151,7 +153,8 @@ class Site:
     def renew_runtime(self) -> None:
         """End it in order and start it again; ends and losses before count no more."""
         self.stop_runtime()
-        (self.folder / "var" / "crash_loop.json").unlink(missing_ok=True)  # these were made up
+        for name in (STATE_FILE, KEPT_FILE):  # what they hold was made up
+            (self.folder / "var" / name).unlink(missing_ok=True)
         self.start_runtime()
 
     def freeze(self, what: str, seconds: float | None = None) -> None:

@@ -21,11 +21,16 @@ def told(**changes):
 @pytest.mark.parametrize("mode", ["off", "shadow", "advisory", "limited", "full"])
 @pytest.mark.parametrize("source", ["policy", "fallback", "hold", "safe", "hands_off"])
 def test_the_answer(mode, source):
-    answer = in_control(told(mode=mode, source=source))
+    answer = in_control(told(mode=mode, asked=mode, source=source))
     if source == "policy":
         assert answer is Answer.YES
     else:
         assert answer is (Answer.NO if mode in ("limited", "full") else Answer.WATCHING)
+
+
+@pytest.mark.parametrize("asked", ["limited", "full"])
+def test_what_was_asked_for_before_a_restart_is_not_watching(asked):
+    assert in_control(told(mode="off", asked=asked, source="hands_off")) is Answer.NO
 
 
 def test_who_drives_needs_no_way_back():

@@ -5,10 +5,9 @@ import threading
 
 import pytest
 
-from steadyhand.runtime.asked import load_asked
 from steadyhand.runtime.black_box import _LENGTH, HEAD_BYTES, left_behind
 from steadyhand.runtime.crash_loop import END_FILE, STATE_FILE, Counted, CrashLoop
-from steadyhand.runtime.modes import Mode
+from steadyhand.runtime.kept import Kept, load_kept
 
 
 def fifo(path):
@@ -21,7 +20,7 @@ def device(path):
 
 def linked(path):
     other = path.with_name("other")
-    other.write_text('{"asked": "full"}')
+    other.write_text('{"saved": 1}')
     path.symlink_to(other)
 
 
@@ -30,7 +29,7 @@ def deep(path):
 
 
 def long(path):
-    path.write_bytes(b'{"asked": "full"}' + b" " * 2**20)
+    path.write_bytes(b'{"saved": 1}' + b" " * 2**20)
 
 
 def sparse(path):
@@ -60,10 +59,12 @@ def within(act, limit_s=20.0):
 
 
 @pytest.mark.parametrize("odd", ODD)
-def test_asked(tmp_path, odd):
-    path = tmp_path / "asked.json"
+def test_what_people_did(tmp_path, odd):
+    path = tmp_path / "kept.json"
     odd(path)
-    assert within(lambda: load_asked(path)) is Mode.OFF
+    before = within(lambda: load_kept(path, 1.0))
+    assert before.kept == Kept()
+    assert str(path) in before.fault
 
 
 @pytest.mark.parametrize("odd", ODD)
