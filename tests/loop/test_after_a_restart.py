@@ -123,5 +123,11 @@ def test_a_state_that_cannot_be_read_waits_for_a_person(rig):
     assert now["latched"] == ["STATE_LOST"]
     assert now["source"] == "fallback"
     assert KEPT_FILE in site.said.read_text()
+    kept(site, "STATE_LOST")
+    killed(site)
+    until(lambda: "RESTART" in codes(site), what="the crash is told")
+    # who acknowledges one thing has not looked at the other
+    assert site.ask("ack", code="RESTART")["acknowledged"] == ["RESTART"]
+    assert site.status()["latched"] == ["STATE_LOST"]
     assert site.ask("ack")["acknowledged"] == ["STATE_LOST"]
     until(lambda: site.status().get("source") == "policy", what="the policy drives")
