@@ -175,6 +175,14 @@ _ROWS: Mapping[ReasonCode, _Row] = {
     ReasonCode.TICK_OVERRUN: (_FALLBACK, _ALARM, 0, "ticks overrun again and again", _LOAD),
     ReasonCode.TICK_GAP: (_HOLD, _ALARM, 0, "the runtime was paused", _LOAD),
     ReasonCode.HOLD_EXPIRED: (_SAFE, _ALARM, 0, "the last value was held long enough", _LOAD),
+    ReasonCode.CLOCK_STEP: (
+        _POLICY,
+        _WARNING,
+        0,
+        "this machine's clock was set",
+        "none where somebody set it; else look at the time service. Ticks and ages do not follow "
+        "it, dates in the record do",
+    ),
     # the policy
     ReasonCode.POLICY_ABSENT: (
         _FALLBACK,
@@ -185,6 +193,13 @@ _ROWS: Mapping[ReasonCode, _Row] = {
     ),
     ReasonCode.ACT_NONFINITE: (_FALLBACK, _ALARM, 3, "the policy's answer is not finite", _MODEL),
     ReasonCode.ACT_RANGE: (_POLICY, _WARNING, 0, "the policy asks for more than there is", _MODEL),
+    ReasonCode.ACT_CONST: (
+        _POLICY,
+        _WARNING,
+        0,
+        "the policy answers the same whatever it sees",
+        _MODEL,
+    ),
     ReasonCode.INFER_ERROR: (_FALLBACK, _ALARM, 0, "the policy failed", _MODEL),
     ReasonCode.INFER_LATE: (_FALLBACK, _WARNING, 0, "the policy answered too late", _LOAD),
     ReasonCode.INFER_CRASH: (_FALLBACK, _ALARM, 0, "the policy's process died", _MODEL),
@@ -195,6 +210,13 @@ _ROWS: Mapping[ReasonCode, _Row] = {
         0,
         "the policy does not run where it was asked to",
         "check the accelerator and its driver",
+    ),
+    ReasonCode.MEM_RECYCLE: (
+        _POLICY,
+        _WARNING,
+        0,
+        "the policy's process grew too large and was replaced",
+        "none at once; if it repeats, report it with the bundle",
     ),
     ReasonCode.CRASH_LOOP: (
         _FALLBACK,
@@ -356,6 +378,13 @@ _ROWS: Mapping[ReasonCode, _Row] = {
         0,
         "the configuration was looked at again",
         "see the text: a changed file is taken over by a restart",
+    ),
+    ReasonCode.ENV_VERSION: (
+        _POLICY,
+        _WARNING,
+        0,
+        "a library has another version than it was tested with",
+        "install the versions of constraints.txt, or run `make test` with the ones that are there",
     ),
     ReasonCode.AUDIT_DEGRADED: (
         _POLICY,

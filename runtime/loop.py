@@ -35,6 +35,7 @@ from steadyhand.controllers.reasons import ReasonCode
 from steadyhand.controllers.safety.chain import bypassed
 from steadyhand.controllers.signals import Vector
 from steadyhand.controllers.trust.gate import Gate
+from steadyhand.controllers.trust.same_answer import SameAnswer
 from steadyhand.runtime.clock import Beat, Clock
 from steadyhand.runtime.events import Situation
 from steadyhand.runtime.handshake import Control, Handshake
@@ -118,6 +119,7 @@ class Loop:
         self._monotonic = monotonic
         n_u = len(parts.link.outputs)
         self._sent = Sent(np.full(n_u, np.nan), 0, 0.0, written=False)
+        self._same_answer = SameAnswer(parts.link.observations, parts.link.outputs)
         self._filter_faults: tuple[Fault, ...] = ()
         self._failed: tuple[Fault, ...] = ()
         """The heuristic's failure in this tick."""
@@ -262,12 +264,20 @@ class Loop:
             nothing = np.full(n_u, np.nan)
             return Proposal(nothing, ProposalStatus.ABSENT, text=f"the policy is not asked: {text}")
         try:
-            return self.parts.policy.propose(observation)
+            return self._watched(observation, self.parts.policy.propose(observation))
         except Exception as error:  # noqa: BLE001  (a policy that breaks its word costs one answer)
             text = f"the policy raised {type(error).__name__}: {error}"
             nothing = np.full(len(self.parts.link.outputs), np.nan)
             fault = Fault(ReasonCode.INFER_ERROR, text=text)
             return Proposal(nothing, ProposalStatus.ERROR, text=text, faults=(fault,))
+
+    def _watched(self, observation: Observation, proposal: Proposal) -> Proposal:
+        """`proposal`, with a remark where it is what always comes."""
+        told = self._same_answer.look(observation, proposal)
+        # a replay brings the recorded answer, which has the remark already
+        if told is None or any(fault.code is told.code for fault in proposal.faults):
+            return proposal
+        return replace(proposal, faults=(*proposal.faults, told))
 
     def _wanted(
         self, source: Source, observation: Observation, proposal: Proposal, now_s: float

@@ -56,6 +56,7 @@ from steadyhand.runtime.start import First, NoPolicy, counted
 from steadyhand.runtime.status import address, remedy, status, words
 from steadyhand.runtime.swap import Swap
 from steadyhand.runtime.vitals import ServiceVitals
+from steadyhand.runtime.wall_watch import WallWatch
 from steadyhand.runtime.worker import PolicyProcess
 
 STOP_S = 20.0
@@ -160,6 +161,7 @@ class Service:
         self.health.patience_s = 3.0 * wall_period_s + 1.0
         self.reload = Reload(self.loaded.file, self.loaded.digest, self._tell_reload)
         self.certificates = self._watch_certificates()
+        self._wall = WallWatch(self._tell_event)
         self.vitals = self._make_vitals()
         self.metrics = Metrics(
             Identity(config.name, parts.kind.id, record_name(bundle)),
@@ -405,6 +407,7 @@ class Service:
             *self.certificates.look(),
             *reminders(modes, self.go_live, self.bundle),
             *notes,
+            *self._wall.look(),
         )
         groups = (tick.faults, tick.verdict.faults, tick.sent.faults, own)
         latches = (*modes.latches, *(note.code for note in notes))
@@ -424,6 +427,7 @@ class Service:
 
     def _between(self) -> None:
         """Operator's commands and a finished swap; the loop is not in a tick."""
+        self._wall.look()
         if self.panel is not None:
             self.panel.alive()
         if self.desk.drain(self._handlers()):
@@ -482,6 +486,10 @@ class Service:
     def _warn(self, bundle: Bundle) -> None:
         for text in bundle.warnings:
             self.recorder.event({"event": "BundleWarning", "text": text})
+
+    def _tell_event(self, event: dict[str, object]) -> None:
+        self.notices.say(f"steadyhand: {event['text']}")
+        self.recorder.event(event)
 
     def _tell_reload(self, event: dict[str, object]) -> None:
         self.notices.say(f"steadyhand: reload: {event['text']}")

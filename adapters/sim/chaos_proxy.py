@@ -11,7 +11,7 @@ import asyncio
 import socket
 import struct
 import threading
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -78,6 +78,9 @@ class ChaosProxy:
         """Where connections lead to; a change counts for new ones."""
         self.frames = 0
         """Frames that came by."""
+        self.played: Counter[tuple[Trick, Way]] = Counter()
+        """How often each trick was really played: a frame that never came cannot be spoilt. One
+        that was to be overtaken counts when another one overtook it."""
         self._delay_s = 0.0
         self._throttle_bytes_s = 0.0
         self._refuse = False
@@ -247,9 +250,12 @@ class ChaosProxy:
                 if order is not None and order.trick is Trick.SWAP and not late:
                     late = frame
                     continue
+                if order is not None and order.trick is not Trick.SWAP:
+                    self.played[order.trick, way] += 1
                 for part in _spoilt(frame, order):
                     await self._put(sink, part)
                 if late and not (order is not None and order.trick is Trick.SWAP):
+                    self.played[Trick.SWAP, way] += bool(frame)
                     await self._put(sink, late)
                     late = b""
                 if order is not None and order.trick is Trick.CUT:

@@ -58,6 +58,8 @@ class PlantServer:
         self.latency = Latency()
         self.most_nodes = 0
         self.busy = 0.0
+        self.refused = {"too_many": 0, "busy": 0}
+        """Requests refused, by why."""
         self.strict = False
         self.refusals: dict[str, ua.StatusCode] = {}
         """Writes of these nodes are refused with these status codes."""
@@ -211,9 +213,11 @@ class PlantServer:
     def _refuse_some(self, operations: int) -> None:
         """The limits and moods of a real server."""
         if 0 < self.most_nodes < operations:
+            self.refused["too_many"] += 1
             raise ServiceError(ua.StatusCodes.BadTooManyOperations)
         self.requests += 1
         if self.busy > 0.0 and uniform(self.requests, 0, 0.0) < self.busy:
+            self.refused["busy"] += 1
             raise ServiceError(ua.StatusCodes.BadServerTooBusy)
 
     async def _after_write(self, event: Any, _service: Any) -> None:  # noqa: ANN401

@@ -311,7 +311,8 @@ class SideChannelServer:
 
     async def _do_truth(self, _request: Answer) -> Answer:
         """What really is: state, cost, violations, who drives, counted writes."""
-        return {**self._plant.runner.truth(), "slipped": self._plant.slipped}
+        plant = self._plant
+        return {**plant.runner.truth(), "slipped": plant.slipped, "refused": dict(plant.refused)}
 
     async def _do_stop(self, _request: Answer) -> None:
         """Stop the server after this answer."""

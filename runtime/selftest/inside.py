@@ -272,6 +272,7 @@ def _during(bench: Inside, row: Row, result: Result, first: int, arrived: int) -
         if told_at is not None and number >= told_at + row.hold:
             break
     result.seen = tuple(sorted(seen - _COMMON))
+    result.findings += row.unfounded(bench, seen)
     if told_at is None:
         result.findings.append(
             f"none of {', '.join(row.codes)} with {row.demand.name} in {PATIENCE} ticks; "

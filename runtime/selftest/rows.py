@@ -1,6 +1,6 @@
 """One row of the fault table: what is injected, what has to come of it, and what did."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -61,6 +61,11 @@ class Row:
     instead of waiting."""
     may_heal: bool = False
     """May what broke be back within a period? Then an event alone tells it."""
+    never: tuple[str, ...] = ()
+    """None of these reasons may be recorded while the fault is there."""
+    proof: Callable[[Any], str] | None = None
+    """Asked, given the bench, before it is put right: why the fault did not really happen, or did
+    not have its effect; empty: it did. For faults about which nothing may have to be told."""
     within_s: float = 8.0
     """Over a network: longest time until it is told."""
 
@@ -73,6 +78,12 @@ class Row:
     def may_latch(self) -> bool:
         """Is the latch only allowed, and not asked for?"""
         return self.latch.startswith("?")
+
+    def unfounded(self, bench: Any, seen: Collection[str]) -> list[str]:  # noqa: ANN401
+        """What was told that may not be, and why the fault did not happen, where it did not."""
+        found = [f"{code} was told" for code in self.never if code in seen]
+        why = self.proof(bench) if self.proof is not None else ""
+        return [*found, why] if why else found
 
     @property
     def expected(self) -> str:

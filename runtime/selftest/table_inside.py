@@ -175,7 +175,17 @@ def _policy(parts: PlantParts) -> Iterator[Row]:
             f"the policy wants its {label} stop for ever",
             says(action(float(number))),
             hold=40,
+            never=("ACT_CONST",),
         )
+    middle = 0.5 * (parts.outputs.low + parts.outputs.high)
+    constant = Proposal(middle + 1.0, value=0.0, error=0.0, confidence_logit=20.0)
+    yield Row(
+        "D8.constant",
+        "the policy wants one value between its stops for ever",
+        says(constant),
+        ("ACT_CONST",),
+        hold=20,
+    )
     for number in (1e3, -1e6, 1e300):
         yield Row(
             f"D9.{number:g}",

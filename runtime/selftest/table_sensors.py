@@ -237,7 +237,7 @@ def _whole(parts: PlantParts) -> Iterator[Row]:
         hold=0,
     )
     yield Row(
-        "C1.backwards",
+        "B12.plant_backwards",
         "the plant's time runs backwards",
         every(lambda image: replace(image, time_s=-image.time_s)),
         ("OBS_TS_INVALID",),
@@ -245,7 +245,7 @@ def _whole(parts: PlantParts) -> Iterator[Row]:
         each=True,
     )
     yield Row(
-        "C1.no_time",
+        "B12.plant_no_time",
         "the plant's time is not a number",
         every(lambda image: replace(image, time_s=nan)),
         ("OBS_TS_INVALID",),

@@ -382,6 +382,7 @@ def run_wire(site: Site, row: Row) -> Result:
         elif row.each:
             _must_refuse(site, row, result)
     healed_s = time.time()
+    result.findings += row.unfounded(site, ())
     site.heal()
     if row.slow_back:
         site.renew_runtime()
@@ -481,6 +482,7 @@ def _judge(
     codes = {str(code) for tick in here for code in tick.reasons} | site.events(since)
     result.seen = tuple(sorted(codes - _COMMON))
     result.worst = max((tick.source for tick in here), default=Source.POLICY)
+    result.findings += [f"{code} was told" for code in sorted(codes & set(row.never))]
     result.writes = len(arrivals)
     plant = site.parts.plant
     bounds = Bounds(

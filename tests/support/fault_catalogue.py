@@ -17,6 +17,8 @@ ELSEWHERE = {
     "A11": f"{_OPCUA}/test_identity.py::test_the_channel_is_renewed_without_losing_a_tick",
     "A24": f"{_OPCUA}/test_identity.py"
     "::test_a_session_outlives_the_servers_certificate_and_the_next_one_does_not_begin",
+    "C1": "tests/runtime/test_wall_watch.py"
+    "::test_each_step_is_told_once_with_its_size_and_stays_an_alarm_for_an_hour",
     "C7": "tests/runtime/test_clock.py::test_an_overrun_is_followed_by_one_tick_on_the_grid",
     "C9": "tests/loop/test_watchdog.py::test_nothing_feeds_it_once_control_is_dead",
     "C11": "tests/runtime/test_clock.py::test_work_inside_the_period_does_not_move_the_grid",
