@@ -399,6 +399,12 @@ def child_limits(config: cfg.Config) -> ChildLimits:
     return ChildLimits(memory_bytes=min(serving, TRIAL_BYTES), serving_bytes=serving)
 
 
+def recycle_bytes(config: cfg.Config) -> int:
+    """Memory from which the policy's process is replaced, before its limit ends it."""
+    given = config.inference.recycle
+    return int(0.75 * config.inference.memory if given is None else given)
+
+
 def installed_state(loaded: Loaded) -> InstalledState:
     """Which bundle versions have run here; lies beside the journal."""
     return InstalledState(state_folder(loaded))

@@ -346,6 +346,21 @@ class Inference(Section):
     provider: Literal["cpu", "cuda"] = "cpu"
     deadline: Answer = Field(default=0.5, description="real time the policy has to answer")
     memory: Memory = Field(default=2.0**31, description="most memory of the child process")
+    recycle: Memory | None = Field(
+        default=None,
+        description="a child process that holds more is replaced by a fresh one without missing a "
+        "question; default: three quarters of memory",
+    )
+
+    @model_validator(mode="after")
+    def _recycled_in_time(self) -> "Inference":
+        if self.recycle is not None and self.recycle >= self.memory:
+            raise refuse(
+                "CFG_BOUNDS",
+                f"recycle={self.recycle / MIB:g} MiB is not below memory={self.memory / MIB:g} "
+                "MiB, where the process ends by itself; lower recycle or raise memory",
+            )
+        return self
 
 
 class Fallback(Section):

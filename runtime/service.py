@@ -55,6 +55,7 @@ from steadyhand.runtime.slot import Closable, PolicySlot
 from steadyhand.runtime.start import First, NoPolicy, counted
 from steadyhand.runtime.status import address, remedy, status, words
 from steadyhand.runtime.swap import Swap
+from steadyhand.runtime.tested_versions import untested
 from steadyhand.runtime.vitals import ServiceVitals
 from steadyhand.runtime.wall_watch import WallWatch
 from steadyhand.runtime.worker import PolicyProcess
@@ -162,6 +163,10 @@ class Service:
         self.reload = Reload(self.loaded.file, self.loaded.digest, self._tell_reload)
         self.certificates = self._watch_certificates()
         self._wall = WallWatch(self._tell_event)
+        self._untested = untested()
+        for fault in self._untested:
+            event = {"event": "Version", "code": str(fault.code), "text": fault.text}
+            self._tell_event(event)
         self.vitals = self._make_vitals()
         self.metrics = Metrics(
             Identity(config.name, parts.kind.id, record_name(bundle)),
@@ -408,6 +413,7 @@ class Service:
             *reminders(modes, self.go_live, self.bundle),
             *notes,
             *self._wall.look(),
+            *self._untested,
         )
         groups = (tick.faults, tick.verdict.faults, tick.sent.faults, own)
         latches = (*modes.latches, *(note.code for note in notes))
@@ -465,9 +471,9 @@ class Service:
             with suppress(IndexError):
                 while True:
                     fault = policy.events.popleft()
-                    self.recorder.event(
-                        {"event": "PolicyProcess", "code": fault.code, "text": fault.text}
-                    )
+                    event = {"event": "PolicyProcess", "code": fault.code, "text": fault.text}
+                    told = fault.code is ReasonCode.MEM_RECYCLE  # nothing else shows it
+                    (self._tell_event if told else self.recorder.event)(event)
 
     def _prove(self, bundle: Bundle) -> None:
         """The bundle has answered in service: from now on no older one is taken unasked."""

@@ -232,6 +232,7 @@ class Trial:
                 bundle.spec,
                 deadline_s=loaded.config.inference.deadline,
                 limits=self._limits,
+                recycle_bytes=assemble.recycle_bytes(loaded.config),
                 spawned=spawned,
                 wait=False,
             )

@@ -24,6 +24,7 @@ from typing import Any
 
 import numpy as np
 
+from steadyhand.controllers.errors import ModelError
 from steadyhand.controllers.frames import Fault, Observation, Proposal, ProposalStatus
 from steadyhand.controllers.policies.answer import SCALARS, SQUARE_LIMIT, AnswerCheck
 from steadyhand.controllers.reasons import ReasonCode
@@ -40,6 +41,12 @@ from steadyhand.runtime.spawn import Spawned
 
 _LAST_WORDS_S = 0.2
 """A process that fell silent may be about to end, and its exit status tells more."""
+_HAND_OVER_S = 0.002
+"""Longest that the loop waits for a fresh process to take the place of one that grew."""
+_GROWN = 1.25
+"""A process is not too large before it has grown so far since it was fresh."""
+_AGAIN_S = 600.0
+"""Least time from one attempt to replace a process that grew to the next."""
 _SELECT_FDS = 1024  # FD_SETSIZE: select(2) has microseconds, but only for small descriptors
 
 
@@ -68,6 +75,8 @@ class PolicyProcess:
         crash_limit: int = 3,
         crash_window_s: float = 600.0,
         restart_pause_s: float = 0.2,
+        recycle_bytes: int = 0,
+        look_s: float = 5.0,
         clock: Callable[[], float] = time.monotonic,
         spawned: Spawned | None = None,
         wait: bool = True,
@@ -82,6 +91,9 @@ class PolicyProcess:
             crash_limit: so many ends within `crash_window_s` latch CRASH_LOOP.
             crash_window_s: see `crash_limit`.
             restart_pause_s: the first end is mended at once; each further one waits twice as long.
+            recycle_bytes: a child that holds more is replaced by a fresh one that has been examined
+                while it went on serving; 0: never.
+            look_s: how often its memory is looked at.
             clock: monotonic seconds.
             spawned: a process that waits for a policy already, for the first child.
             wait: False returns at once; then call `wait_examined`, and propose nothing before.
@@ -94,6 +106,8 @@ class PolicyProcess:
         self.events: deque[Fault] = deque(maxlen=100)
         """What happened to the child since last drained, oldest first: for the journal."""
         self.restarts = 0
+        self.recycles = 0
+        """How often a child that grew was replaced."""
         self._spec = spec
         self._deadline_s = deadline_s
         self._hang_after_s = hang_after_s
@@ -101,6 +115,8 @@ class PolicyProcess:
         self._crash_limit = crash_limit
         self._crash_window_s = crash_window_s
         self._restart_pause_s = restart_pause_s
+        self._recycle_bytes, self._look_s = recycle_bytes, look_s
+        self._fresh_bytes, self._not_before_s = 0, -inf
         self._clock = clock
         self._spawned = spawned
         self._check = AnswerCheck(spec.observations, spec.outputs)
@@ -163,7 +179,7 @@ class PolicyProcess:
             return self._error(f"{len(values)} values, the policy takes {len(self._values)}")
         if not values.dot(values) < SQUARE_LIMIT:
             return self._check.input_refused(values)
-        if not self._in_call.acquire(blocking=False):
+        if not self._in_call.acquire(timeout=_HAND_OVER_S):
             return self._absent()  # the supervisor is closing the socket this moment
         try:
             child = self._child
@@ -317,6 +333,9 @@ class PolicyProcess:
                 why = Fault(ReasonCode.INFER_CRASH, text=text)
             if self._closing.is_set():
                 break
+            if why.code is ReasonCode.MEM_RECYCLE:
+                self.events.append(why)
+                continue  # another one serves already
             self._count(why)
             while self._state is not WorkerState.READY and not self._closing.is_set():
                 self._revive()
@@ -327,10 +346,15 @@ class PolicyProcess:
         spawned, self._spawned = self._spawned, None
         child = PolicyChild(self._spec, self._limits, serve=True, spawned=spawned)
         child.wait_examined(self._closed)
+        self._put(child)
+        self._state = WorkerState.READY
+
+    def _put(self, child: PolicyChild) -> None:
+        """`child` is the one that is asked from now on."""
         self._unanswered = self._late = self._length = 0
         self._replace = ""
+        self._fresh_bytes = child.resident_bytes()
         self._child = child
-        self._state = WorkerState.READY
 
     def _watch(self) -> Fault:
         """Wait until the child ended, hangs, or must be replaced; says why. It is gone then."""
@@ -342,6 +366,8 @@ class PolicyProcess:
             late, since = 0, inf
             while True:
                 patience = max(0.0, since + self._hang_after_s - self._clock())
+                if self._recycle_bytes:
+                    patience = min(patience, self._look_s)
                 ready = _wait((pidfd, self._wake), patience)
                 if self._closing.is_set():
                     return Fault(ReasonCode.STOP)
@@ -373,8 +399,34 @@ class PolicyProcess:
                 elif late and not self._hangs(child, late):
                     late, since = 0, inf
                     self._late = 0
+                if not late and (grown := self._outgrown(child)):
+                    return grown
         finally:
             os.close(pidfd)
+
+    def _outgrown(self, old: PolicyChild) -> Fault | None:
+        """Replace a child that holds too much, between two questions; None: it stays."""
+        if not self._recycle_bytes:
+            return None
+        held, now = old.resident_bytes(), self._clock()
+        most = max(self._recycle_bytes, int(_GROWN * self._fresh_bytes))
+        if held <= most or now < self._not_before_s:
+            return None
+        self._not_before_s = now + _AGAIN_S
+        text = f"the policy's process held {held >> 20} MiB, more than {most >> 20} MiB: "
+        try:
+            fresh = PolicyChild(self._spec, self._limits, serve=True)
+            fresh.wait_examined(self._closed)
+        except (ModelError, OSError) as error:
+            text += f"it goes on, because no other can be started: {error}"
+            self.events.append(Fault(ReasonCode.MEM_RECYCLE, "", held, most, text))
+            return None
+        with self._in_call:
+            self._put(fresh)
+        old.kill()
+        self.recycles += 1
+        text += f"a fresh one of {self._fresh_bytes >> 20} MiB has taken its place"
+        return Fault(ReasonCode.MEM_RECYCLE, "", held, most, text)
 
     def _hangs(self, child: PolicyChild, question: int) -> bool:
         """Is `question` still out, with no answer waiting to be read?"""

@@ -183,3 +183,25 @@ def test_lockstep_moves_the_plant_when_nothing_was_written() -> None:
     images.fresh = True
     clock.wait(0)
     assert images.skips == 2
+
+
+def test_a_million_ticks_of_uneven_work_drift_by_less_than_a_period() -> None:
+    """The grid is start + n periods, not the sum of a million sleeps with their roundings."""
+    ticks, period_s = 1_000_000, 0.05  # not a sum of powers of two: adding it up drifts
+    clock, time = paced(period_s, time_scale=0.5)
+    wall_period_s = period_s / 0.5
+    noise = random.Random(3)
+    time.sleep = lambda seconds: setattr(  # type: ignore[method-assign]
+        time, "now_s", time.now_s + seconds * (1.0 + 1e-4 * noise.random())
+    )
+    clock = PacedClock(period_s, 0.5, None, time.monotonic, time.sleep)
+    start_s = time.now_s
+    skipped, worst_s = 0, 0.0
+    for n in range(ticks):
+        beat = clock.wait(n)
+        skipped += beat.skipped
+        worst_s = max(worst_s, abs(time.now_s - (start_s + n * wall_period_s)))
+        time.now_s += noise.random() * 0.9 * wall_period_s
+    assert skipped == 0
+    assert worst_s < 0.001
+    assert beat.now_s == pytest.approx((ticks - 1) * period_s, abs=0.001)

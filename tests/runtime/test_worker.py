@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ import pytest
 from steadyhand.controllers.errors import BundleError, ModelError
 from steadyhand.controllers.frames import Observation, ProposalStatus
 from steadyhand.controllers.reasons import ReasonCode
-from steadyhand.runtime.child import ChildLimits
+from steadyhand.runtime.child import ChildLimits, PolicyChild
 from steadyhand.runtime.policy_spec import PolicySpec
 from steadyhand.runtime.slot import PolicySlot
 from steadyhand.runtime.worker import PolicyProcess, WorkerState
@@ -327,6 +328,76 @@ def test_limit_of_processor_time_is_for_loading_only():
     while used_s() < 2.5:
         assert policy.propose(QUESTION).status is ProposalStatus.OK
     assert policy.restarts == 0
+    policy.close()
+
+
+# -- growth ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def grown(monkeypatch):
+    """How many MiB the child of which policy holds, where it is not 100."""
+    sizes: dict[int | None, int] = {}
+    monkeypatch.setattr(
+        PolicyChild, "resident_bytes", lambda child: sizes.get(child.process.pid, 100) << 20
+    )
+    return sizes
+
+
+def test_a_child_that_grew_is_replaced_without_missing_a_question(grown):
+    policy = PolicyProcess(spec_of(), deadline_s=PATIENCE_S, recycle_bytes=200 << 20, look_s=0.01)
+    first = policy.pid
+    expected = policy.propose(QUESTION).action
+    grown[first] = 300
+    asked = 0
+    while policy.pid == first or asked < 200:
+        asked += 1
+        proposal = policy.propose(QUESTION)
+        assert proposal.status is ProposalStatus.OK, proposal.text
+        assert np.array_equal(proposal.action, expected)
+    wait_until(lambda: len(policy.events) == 1)
+    assert not Path(f"/proc/{first}").exists()
+    (event,) = policy.events
+    assert (event.code, event.value, event.limit) == (
+        ReasonCode.MEM_RECYCLE, 300 << 20, 200 << 20
+    )  # fmt: skip
+    assert "held 300 MiB, more than 200 MiB: a fresh one of 100 MiB" in event.text
+    assert (policy.recycles, policy.restarts, policy.state) == (1, 0, WorkerState.READY)
+    pid = policy.pid
+    os.kill(pid, signal.SIGKILL)  # the fresh one is watched like the first
+    wait_until(ready(policy, not_pid=pid))
+    assert policy.restarts == 1
+    policy.close()
+
+
+@pytest.mark.parametrize(
+    ("limit", "becomes"), [(200, 200), (50, 125)], ids=["not above it", "always was large"]
+)
+def test_a_child_that_did_not_grow_too_far_stays(grown, limit, becomes):
+    policy = PolicyProcess(spec_of(), deadline_s=PATIENCE_S, recycle_bytes=limit << 20, look_s=0.01)
+    pid = policy.pid
+    grown[pid] = becomes
+    time.sleep(0.3)
+    assert (policy.pid, policy.recycles, len(policy.events)) == (pid, 0, 0)
+    policy.close()
+
+
+def test_where_no_other_can_be_started_the_large_one_goes_on(grown, monkeypatch):
+    policy = PolicyProcess(spec_of(), deadline_s=PATIENCE_S, recycle_bytes=200 << 20, look_s=0.01)
+
+    def refused(child: PolicyChild, cancel_fd: int = -1) -> dict[str, Any]:
+        child.kill()
+        raise ModelError("no memory", "LIMIT")
+
+    monkeypatch.setattr(PolicyChild, "wait_examined", refused)
+    pid = policy.pid
+    grown[pid] = 300
+    wait_until(lambda: len(policy.events) > 0)
+    time.sleep(0.2)
+    assert len(policy.events) == 1, "tried again at once"
+    assert "goes on, because no other can be started: no memory" in policy.events[0].text
+    assert (policy.pid, policy.recycles) == (pid, 0)
+    assert policy.propose(QUESTION).status is ProposalStatus.OK
     policy.close()
 
 
