@@ -162,11 +162,7 @@ class Service:
         self.health.patience_s = 3.0 * wall_period_s + 1.0
         self.reload = Reload(self.loaded.file, self.loaded.digest, self._tell_reload)
         self.certificates = self._watch_certificates()
-        self._wall = WallWatch(self._tell_event)
-        self._untested = untested()
-        for fault in self._untested:
-            event = {"event": "Version", "code": str(fault.code), "text": fault.text}
-            self._tell_event(event)
+        self._wall, self._untested = WallWatch(self._tell_event), self._tell_versions()
         self.vitals = self._make_vitals()
         self.metrics = Metrics(
             Identity(config.name, parts.kind.id, record_name(bundle)),
@@ -294,6 +290,13 @@ class Service:
         self._open.callback(watch.close)
         watch.start()
         return watch
+
+    def _tell_versions(self) -> tuple[Fault, ...]:
+        """Libraries that nobody has tried; an alarm for as long as they are in use."""
+        found = untested()
+        for fault in found:
+            self._tell_event({"event": "Version", "code": str(fault.code), "text": fault.text})
+        return found
 
     def _make_vitals(self) -> ServiceVitals:
         bundle = self.first.bundle

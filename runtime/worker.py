@@ -112,10 +112,10 @@ class PolicyProcess:
         self._deadline_s = deadline_s
         self._hang_after_s = hang_after_s
         self._limits = limits or ChildLimits()
-        self._crash_limit = crash_limit
-        self._crash_window_s = crash_window_s
+        self._crash_limit, self._crash_window_s = crash_limit, crash_window_s
         self._restart_pause_s = restart_pause_s
-        self._recycle_bytes, self._look_s = recycle_bytes, look_s
+        self._recycle_bytes = recycle_bytes
+        self._look_s = look_s if recycle_bytes else inf
         self._fresh_bytes, self._not_before_s = 0, -inf
         self._clock = clock
         self._spawned = spawned
@@ -366,8 +366,7 @@ class PolicyProcess:
             late, since = 0, inf
             while True:
                 patience = max(0.0, since + self._hang_after_s - self._clock())
-                if self._recycle_bytes:
-                    patience = min(patience, self._look_s)
+                patience = min(patience, self._look_s)
                 ready = _wait((pidfd, self._wake), patience)
                 if self._closing.is_set():
                     return Fault(ReasonCode.STOP)
