@@ -284,7 +284,7 @@ class Service:
         return watch
 
     def _make_vitals(self) -> ServiceVitals:
-        bundle, evidence, before = self.first.bundle, self.go_live.evidence, self.crashes.before
+        bundle, before = self.first.bundle, self.crashes.before
         return ServiceVitals(
             self.policy,
             self.journal,
@@ -292,9 +292,14 @@ class Service:
             lambda: self.certificates.ends,
             lambda: self.alarm,
             0.0 if bundle is None else bundle.manifest.not_after.timestamp(),
-            evidence_not_after_s=0.0 if evidence is None else evidence.not_after.timestamp(),
+            evidence_not_after_s=self._evidence_ends_s,
             run_before=ReasonCode.OK if before is None else before.code,
         )
+
+    def _evidence_ends_s(self) -> float:
+        """Wall seconds since 1970; 0 where the bundle needs no evidence, or has none."""
+        end = self.go_live.not_after(self.bundle)
+        return 0.0 if end is None else end.timestamp()
 
     def _open_metrics(self) -> None:
         self.metrics_server: MetricsServer | None = None

@@ -94,7 +94,8 @@ class ServiceVitals:
     """Why another policy than the configured one drives, or empty."""
     bundle_not_after_s: float = 0.0
     swaps: int = 0
-    evidence_not_after_s: float = 0.0
+    evidence_not_after_s: Callable[[], float] = lambda: 0.0
+    """End of what lets the bundle that drives now into mode full; 0: nothing that ends."""
     run_before: ReasonCode = ReasonCode.OK
     link: object = None
     refused: Callable[[], int] = lambda: 0
@@ -118,7 +119,7 @@ class ServiceVitals:
             as_configured=not self.alarm(),
             bundle_not_after_s=self.bundle_not_after_s,
             swaps=self.swaps,
-            evidence_not_after_s=self.evidence_not_after_s,
+            evidence_not_after_s=self.evidence_not_after_s(),
             run_before=self.run_before,
             certificates=self.certificates(),
             disk_free_bytes=free,
