@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
-from math import isfinite
+from math import isfinite, isnan, nan
 from typing import Protocol
 
 from steadyhand.controllers.frames import (
@@ -25,11 +25,13 @@ from steadyhand.controllers.frames import (
     LinkState,
     Observation,
     Proposal,
+    ProposalStatus,
     Sent,
     Source,
     Verdict,
 )
 from steadyhand.controllers.reasons import ReasonCode
+from steadyhand.controllers.signals import SignalSet
 from steadyhand.controllers.trust.gate import GateState
 from steadyhand.runtime.exposition import (
     Family,
@@ -42,6 +44,7 @@ from steadyhand.runtime.exposition import (
 from steadyhand.runtime.handshake import Control
 from steadyhand.runtime.journal import Status
 from steadyhand.runtime.modes import Mode
+from steadyhand.runtime.nearness import NEAR, distance
 from steadyhand.runtime.vitals import Look, Vitals
 from steadyhand.runtime.vitals import families as vital_families
 
@@ -137,8 +140,9 @@ class Metrics:
         rows: Sequence[str] = (),
         wall_period_s: float | None = None,
         journal: Callable[[], Status] | None = None,
-        signals: Sequence[str] = (),
-        outputs: Sequence[str] = (),
+        signals: SignalSet | None = None,
+        outputs: SignalSet | None = None,
+        plant_values: bool = False,
         monitors: Sequence[str] = (),
         vitals: Look = Vitals,
         wall: Callable[[], float] = time.time,
@@ -151,8 +155,9 @@ class Metrics:
             rows: names of the safety constraints, in the filter's order.
             wall_period_s: period in wall seconds where plant time runs faster.
             journal: tells the journal's status at scrape time.
-            signals: names of observations to expose as gauges; empty exposes no plant value.
-            outputs: names of outputs, likewise.
+            signals: the measurements; None: there are none.
+            outputs: the outputs, likewise.
+            plant_values: may their values be seen?
             monitors: names of the gate's monitors, in its order.
             vitals: looks at what is known outside the tick, at scrape time.
             wall: clock of the time stamps.
@@ -162,11 +167,17 @@ class Metrics:
         """Times the server's thread had to be started again."""
         self.refused = 0
         """Requests refused: too many, too slow, unauthorised."""
+        self.standing: Collection[Fault] = ()
+        """What is wrong beside the tick now: with SCADA, with certificates, with the run before."""
+        self.shelved = 0
+        """Alarms that somebody has moved out of the way."""
         self._identity = identity
         self._rows = (*rows, "input_limits")
         self._journal = journal
-        self._signals = tuple(signals)
-        self._outputs = tuple(outputs)
+        nothing = SignalSet(())
+        self._signals, self._outputs = signals or nothing, outputs or nothing
+        self._plant_values = plant_values
+        self._span = self._outputs.high - self._outputs.low
         self._monitors = tuple(monitors)
         self._vitals = vitals
         self._wall = wall
@@ -188,6 +199,10 @@ class Metrics:
         self._trips = [0] * len(_CODES)
         self._fallbacks = [0] * len(_CODES)
         self._rejected = dict.fromkeys(_WRITE_CODES, 0)
+        self._compared = self._near = 0
+        self._distance = nan
+        self._asked: Proposal | None = None
+        """In mode shadow: what was proposed in the last tick."""
         self._was_trusted = False
         self._was_source = Source.HANDS_OFF
         self._last: FinishedTick | None = None
@@ -246,6 +261,8 @@ class Metrics:
                 self._interventions[row if known else -1] += 1
         if source is not self._was_source or verdict.trusted is not self._was_trusted:
             self._count_changes(source, verdict, modes)
+        if modes.mode == Mode.SHADOW or self._asked is not None:
+            self._score(tick, modes.mode == Mode.SHADOW and self._span.size > 0)
         sent = tick.sent
         filtered = () if tick.certified is None else tick.certified.faults
         if tick.faults or verdict.faults or sent.faults or filtered:
@@ -265,6 +282,18 @@ class Metrics:
                 self._sums[i] += value
             else:
                 self._nonfinite += 1
+
+    def _score(self, tick: FinishedTick, shadow: bool) -> None:
+        """In mode shadow: what was proposed a tick ago, beside what the plant has done since."""
+        before, proposal = self._asked, tick.proposal
+        self._distance = nan
+        if shadow and before is not None:
+            self._distance = distance(before.action, tick.observation.applied, self._span)
+        if isfinite(self._distance):
+            self._compared += 1
+            self._near += self._distance <= NEAR
+        answered = proposal is not None and proposal.status is ProposalStatus.OK
+        self._asked = proposal if shadow and answered else None
 
     def _count_changes(self, source: Source, verdict: Verdict, modes: ModesView) -> None:
         """Why the policy lost control, why trust was lost, and since when this source drives."""
@@ -311,7 +340,8 @@ class Metrics:
         yield from self._gauges()
         yield from self._codes()
         yield from self._trust_and_safety()
-        yield from self._plant_values()
+        yield from self._shadow()
+        yield from self._shown_values()
         yield from vital_families(vitals)
         if self._journal is not None:
             yield from _journal_families(self._journal())
@@ -355,6 +385,12 @@ class Metrics:
                       codes("reason", self._faults))  # fmt: skip
         yield _family("rejected_writes_total", "counter", "Ticks in which a write failed.",
                       [({"reason": code}, n) for code, n in self._rejected.items()])  # fmt: skip
+        yield _family("shadow_ticks_total", "counter",
+                      "Ticks in mode shadow whose proposal was compared with what the plant did.",
+                      [({}, self._compared)])  # fmt: skip
+        yield _family("shadow_near_ticks_total", "counter",
+                      "Of these, ticks in which both were near each other, in every output.",
+                      [({}, self._near)])  # fmt: skip
         yield _family("nonfinite_values_total", "counter",
                       "Values kept out of the metrics because they were not finite.",
                       [({}, self._nonfinite)])  # fmt: skip
@@ -394,10 +430,11 @@ class Metrics:
             certified = () if last.certified is None else last.certified.faults
             groups = (last.faults, last.verdict.faults, last.sent.faults, certified)
             present = {fault.code for group in groups for fault in group}
+        present |= {fault.code for fault in self.standing}
         cause = modes.cause.code if modes else ReasonCode.START
         latched = tuple(modes.latches) if modes else ()
         for name, meaning, on in (
-            ("fault", "Was this found in the last tick?", present),
+            ("fault", "Is this wrong now?", present),
             ("cause", "First cause of what holds the policy back; OK when nothing does.", {cause}),
             ("latched", "Does this wait for an acknowledgement?", latched),
         ):
@@ -434,6 +471,7 @@ class Metrics:
                 self._source_since_s,
             ),
             ("overrides", "Outputs that a person overrides now.", overrides),
+            ("shelved_alarms", "Alarms that somebody has moved out of the way.", self.shelved),
         )
         for name, meaning, value in values:
             yield _family(name, "gauge", meaning, [({}, self._finite(value))])
@@ -458,25 +496,36 @@ class Metrics:
                       [({"constraint": name}, float(i in active)) for i, name in enumerate(rows)],
                       )  # fmt: skip
 
-    def _plant_values(self) -> Iterable[Family]:
+    def _shadow(self) -> Iterable[Family]:
+        """How far the last proposal was from what the plant did; no sample while not known."""
+        away: list[Sample] = [] if isnan(self._distance) else [({}, self._distance)]
+        yield _family("shadow_distance_ratio", "gauge",
+                      "Distance between proposal and plant, share of the range; mode shadow only.",
+                      away)  # fmt: skip
+
+    def _shown_values(self) -> Iterable[Family]:
         """Measurements and outputs in their own units, where the configuration shows them."""
+        if not self._plant_values:
+            return
         last = self._last
-        if self._signals:
-            readings = last.observation.values.tolist() if last else ()
-            yield _family("observation", "gauge", "Measurements, in their own units.",
-                          _known("signal", self._signals, readings))  # fmt: skip
-        if self._outputs:
-            nothing: Sequence[float] = ()
-            sent = last.sent if last else None
-            for name, meaning, values in (
-                ("output_proposed", "What the policy asks for, in the output's unit.",
-                 last.proposal.action.tolist() if last and last.proposal else nothing),
-                ("output_sent", "What was written, in the output's unit.",
-                 sent.action.tolist() if sent and sent.written else nothing),
-                ("output_applied", "What the plant applies, in the output's unit.",
-                 last.observation.applied.tolist() if last else nothing),
-            ):  # fmt: skip
-                yield _family(name, "gauge", meaning, _known("output", self._outputs, values))
+        readings = last.observation.values.tolist() if last else ()
+        yield _family("observation", "gauge", "Measurements, in their own units.",
+                      _known("signal", self._signals.names, readings))  # fmt: skip
+        yield _family("observation_info", "gauge", "Units of the measurements.",
+                      _units("signal", self._signals))  # fmt: skip
+        nothing: Sequence[float] = ()
+        sent = last.sent if last else None
+        for name, meaning, values in (
+            ("output_proposed", "What the policy asks for, in the output's unit.",
+             last.proposal.action.tolist() if last and last.proposal else nothing),
+            ("output_sent", "What was written, in the output's unit.",
+             sent.action.tolist() if sent and sent.written else nothing),
+            ("output_applied", "What the plant applies, in the output's unit.",
+             last.observation.applied.tolist() if last else nothing),
+        ):  # fmt: skip
+            yield _family(name, "gauge", meaning, _known("output", self._outputs.names, values))
+        yield _family("output_info", "gauge", "Units of the outputs.",
+                      _units("output", self._outputs))  # fmt: skip
 
     def _finite(self, value: float) -> float:
         """Zero stands for what is not known: a series never vanishes and never is NaN."""
@@ -502,6 +551,11 @@ def _known(label: str, names: Sequence[str], values: Sequence[float]) -> list[Sa
     """One sample for each value that is a number."""
     pairs = zip(names, values, strict=False)
     return [({label: name}, float(value)) for name, value in pairs if isfinite(value)]
+
+
+def _units(label: str, signals: SignalSet) -> list[Sample]:
+    """An info sample for each signal, to be joined in queries."""
+    return [({label: signal.name, "unit": signal.unit}, 1) for signal in signals]
 
 
 def _journal_families(status: Status) -> Iterable[Family]:

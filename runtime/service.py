@@ -170,7 +170,9 @@ class Service:
             parts.kind.constraints(parts.parameters).names,
             wall_period_s,
             lambda: self.journal.report,
-            *self._shown_values(),
+            signals=parts.plant.observations,
+            outputs=parts.outputs,
+            plant_values=config.metrics is not None and config.metrics.plant_values,
             monitors=gate.names,
             vitals=self.vitals,
         )
@@ -273,13 +275,6 @@ class Service:
             text = f"priority {priority} refused ({error.strerror}): ordinary scheduling"
             self.recorder.event({"event": "Realtime", "text": text})
 
-    def _shown_values(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Names of observations and outputs that the metrics may show."""
-        section = self.config.metrics
-        if section is None or not section.plant_values:
-            return (), ()
-        return self.plant.plant.observations.names, self.plant.outputs.names
-
     def _watch_certificates(self) -> CertificateWatch:
         """Tells when a certificate of the link or of SCADA runs out."""
         watch = CertificateWatch(
@@ -299,7 +294,7 @@ class Service:
         return found
 
     def _make_vitals(self) -> ServiceVitals:
-        bundle = self.first.bundle
+        bundle, before = self.first.bundle, self.crashes.before
         return ServiceVitals(
             self.policy,
             self.journal,
@@ -307,7 +302,14 @@ class Service:
             lambda: self.certificates.ends,
             lambda: self.alarm,
             0.0 if bundle is None else bundle.manifest.not_after.timestamp(),
+            evidence_not_after_s=self._evidence_ends_s,
+            run_before=ReasonCode.OK if before is None else before.code,
         )
+
+    def _evidence_ends_s(self) -> float:
+        """Wall seconds since 1970; 0 where the bundle needs no evidence, or has none."""
+        end = self.go_live.not_after(self.bundle)
+        return 0.0 if end is None else end.timestamp()
 
     def _open_metrics(self) -> None:
         self.metrics_server: MetricsServer | None = None
@@ -422,6 +424,7 @@ class Service:
         latches = (*modes.latches, *(note.code for note in notes))
         for ended in self.alarms.update(groups, latches, modes.situation, tick.now_s):
             self._tell_shelf("ShelfExpired", ended, ended.owner)
+        self.metrics.standing, self.metrics.shelved = own, len(self.alarms.shelves)
 
     def _tell_shelf(self, event: str, shelf: Shelf, actor: str) -> None:
         self.recorder.event(

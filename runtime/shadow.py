@@ -19,12 +19,11 @@ import numpy as np
 
 from steadyhand.controllers.frames import FilterMode, FilterOutcome, ProposalStatus
 from steadyhand.runtime.modes import Mode
+from steadyhand.runtime.nearness import NEAR, distance
 from steadyhand.runtime.reader import EventRecord, JournalReader
 from steadyhand.runtime.record import TickRecord
 
 DAY_S = 86_400.0
-NEAR = 0.1
-"""Share of an output's range within which a proposal is near what the plant did."""
 _Z = 1.959964
 """Two-sided 95 % of the normal distribution."""
 _ASKS = 1e-6
@@ -155,9 +154,9 @@ def _compare(
     if step_s <= 0.0 or before.proposal is None or before.proposal.status is not ProposalStatus.OK:
         return
     tally.steps_s.append(step_s)
-    away = np.abs(before.proposal.action - tick.observation.applied) / span
-    if np.isfinite(away).all():
-        tally.distance.append(float(away.max()))
+    away = distance(before.proposal.action, tick.observation.applied, span)
+    if isfinite(away):
+        tally.distance.append(away)
 
 
 def _judge(tally: _Tally, tick: TickRecord) -> None:

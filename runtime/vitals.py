@@ -12,6 +12,7 @@ from typing import Protocol, runtime_checkable
 
 from steadyhand.controllers.frames import LinkState
 from steadyhand.controllers.protocols import Policy
+from steadyhand.controllers.reasons import ReasonCode
 from steadyhand.runtime.exposition import Family, Kind
 from steadyhand.runtime.health import Health
 from steadyhand.runtime.journal import Journal
@@ -20,6 +21,8 @@ from steadyhand.runtime.worker import PolicyProcess
 
 POLICY_STATES = ("none", "thread", "ready", "restarting", "crash_loop", "closed")
 """No bundle; in this process; and the states of a process of its own."""
+ENDS = (ReasonCode.OK, ReasonCode.RESTART, ReasonCode.WATCHDOG_PREV, ReasonCode.OOM_PREV)
+"""How a run ends: in order, by a crash, by the watchdog, for want of memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +43,10 @@ class Vitals:
     """False: the bundle of the configuration was refused, and another or none serves."""
     bundle_not_after_s: float = 0.0
     swaps: int = 0
+    evidence_not_after_s: float = 0.0
+    """End of the go-live evidence; 0 where there is none."""
+    run_before: ReasonCode = ReasonCode.OK
+    """How the run before this one ended; OK: in order."""
     certificates: Mapping[str, float] = field(default_factory=dict)
     """End of validity by name: "own", "server", "scada", and the earliest of the "trusted" ones
     and of the "revocation_list"s."""
@@ -87,6 +94,9 @@ class ServiceVitals:
     """Why another policy than the configured one drives, or empty."""
     bundle_not_after_s: float = 0.0
     swaps: int = 0
+    evidence_not_after_s: Callable[[], float] = lambda: 0.0
+    """End of what lets the bundle that drives now into mode full; 0: nothing that ends."""
+    run_before: ReasonCode = ReasonCode.OK
     link: object = None
     refused: Callable[[], int] = lambda: 0
     """Commands refused so far."""
@@ -109,6 +119,8 @@ class ServiceVitals:
             as_configured=not self.alarm(),
             bundle_not_after_s=self.bundle_not_after_s,
             swaps=self.swaps,
+            evidence_not_after_s=self.evidence_not_after_s(),
+            run_before=self.run_before,
             certificates=self.certificates(),
             disk_free_bytes=free,
             disk_size_bytes=size,
@@ -143,6 +155,9 @@ def families(vitals: Vitals) -> Iterable[Family]:
          float(vitals.as_configured)),
         ("bundle_not_after_timestamp_seconds", "gauge",
          "End of the bundle's validity; 0 without a bundle.", vitals.bundle_not_after_s),
+        ("evidence_not_after_timestamp_seconds", "gauge",
+         "End of the go-live evidence's validity; 0 without evidence.",
+         vitals.evidence_not_after_s),
         ("bundle_swaps_total", "counter", "Bundles swapped in while running.", vitals.swaps),
         ("journal_disk_free_bytes", "gauge", "Space left for the journal.",
          vitals.disk_free_bytes),
@@ -174,6 +189,12 @@ def families(vitals: Vitals) -> Iterable[Family]:
         "gauge",
         "Where the policy runs, and whether it does.",
         [({"policy": state}, float(state == vitals.policy)) for state in POLICY_STATES],
+    )
+    yield Family(
+        "steadyhand_run_before",
+        "gauge",
+        "How the run before this one ended; OK: in order.",
+        [({"reason": str(code)}, float(code is vitals.run_before)) for code in ENDS],
     )
 
 

@@ -6,10 +6,12 @@ from grafana_foundation_sdk.builders import dashboard
 from grafana_foundation_sdk.models.dashboard import VariableRefresh
 from panels import (
     AMBER,
+    CONTROLS,
     GATES,
     GREY,
     LINKS,
     MODES,
+    ORANGE,
     POLICIES,
     RED,
     SOURCE,
@@ -23,7 +25,17 @@ from panels import (
     rows,
     timeline,
     trend,
+    with_unit,
 )
+
+DAY_S = 86400.0
+PAPERS = ((None, RED), (DAY_S, ORANGE), (7 * DAY_S, AMBER), (30 * DAY_S, GREY))
+"""As the alarms: red on the last day."""
+
+
+def left(moment: str) -> str:
+    """Seconds until a moment that is known."""
+    return f"({one(moment)} > 0) - time()"
 
 
 def who_drives(board: Board, width: int, height: int) -> None:
@@ -88,7 +100,7 @@ def overview() -> Board:
         "Alarms",
         "Alarms that want something done now. The list below names them.",
         {"alarms": f"count({firing}) or vector(0)"},
-        "none",
+        "short",
         4,
         4,
         steps=((None, GREY), (1.0, AMBER)),
@@ -159,11 +171,11 @@ def overview() -> Board:
         number(),
         "Bundle valid for",
         "Time until the controller's signature ends. Have a new one signed in good time.",
-        {"{{instance}}": f"({one('steadyhand_bundle_not_after_timestamp_seconds')} > 0) - time()"},
+        {"{{instance}}": left("steadyhand_bundle_not_after_timestamp_seconds")},
         "s",
-        8,
+        6,
         4,
-        steps=((None, RED), (0.0, AMBER), (30 * 86400.0, GREY)),
+        steps=PAPERS,
         instant=True,
         runbook="SteadyhandBundleExpires",
     )
@@ -177,11 +189,23 @@ def overview() -> Board:
             )
         },
         "s",
-        8,
+        6,
         4,
-        steps=((None, RED), (0.0, AMBER), (30 * 86400.0, GREY)),
+        steps=PAPERS,
         instant=True,
         runbook="SteadyhandCertificateExpires",
+    )
+    board.add(
+        number(),
+        "Go-live evidence valid for",
+        "Time until what lets the bundle into mode full ends. Nothing: it needs none, or has none.",
+        {"{{instance}}": left("steadyhand_evidence_not_after_timestamp_seconds")},
+        "s",
+        6,
+        4,
+        steps=PAPERS,
+        instant=True,
+        runbook="SteadyhandEvidenceExpires",
     )
     board.add(
         number(),
@@ -194,7 +218,7 @@ def overview() -> Board:
             )
         },
         "percentunit",
-        8,
+        6,
         4,
         steps=((None, RED), (0.05, AMBER), (0.2, GREY)),
         instant=True,
@@ -264,12 +288,22 @@ def loop() -> Board:
         "Overrides",
         "Outputs that a person holds.",
         {"overrides": one("steadyhand_overrides")},
-        "none",
-        4,
+        "short",
+        2,
         4,
         steps=((None, GREY), (1.0, AMBER)),
         instant=True,
         runbook="SteadyhandOverrideForgotten",
+    )
+    board.add(
+        alone(),
+        "Shelved",
+        "Alarms that somebody has moved out of the operators' way; `steadyhand status` names them.",
+        {"shelved": one("steadyhand_shelved_alarms")},
+        "short",
+        2,
+        4,
+        instant=True,
     )
     board.row("History")
     who_drives(board, 12, 5)
@@ -303,6 +337,17 @@ def loop() -> Board:
         5,
         runbook="SteadyhandNotGranted",
     )
+    board.add(
+        timeline(CONTROLS),
+        "Handshake with the plant",
+        "Grey: we write every output. Amber: we ask and something is in the way, the plant keeps "
+        "some outputs, or control was lost and is not back yet.",
+        {"{{instance}}": coded("steadyhand_control_state", "control", CONTROLS)},
+        "none",
+        12,
+        5,
+        runbook="SteadyhandHandsOff",
+    )
     board.row("Limits")
     near_limits(board, 8, 8)
     board.add(
@@ -321,33 +366,37 @@ def loop() -> Board:
         "Commands changed, by limit",
         "Ticks of the last hour in which the filter changed the command, by the limit nearest.",
         {"{{constraint}}": f"increase({one('steadyhand_interventions_total')}[1h])"},
-        "none",
+        "suffix: ticks",
         8,
         8,
         runbook="SteadyhandFilterBusy",
     )
     board.row("Plant values (metrics.plant_values: true)")
     board.add(
-        trend(),
+        trend(plant_values=True),
         "Output",
         "What the policy asks for, what was written, and what the plant does, in the output's own "
         "unit. A gap: not known, or not written.",
         {
-            "{{output}} proposed": one("steadyhand_output_proposed"),
-            "{{output}} sent": one("steadyhand_output_sent"),
-            "{{output}} applied": one("steadyhand_output_applied"),
+            "{{output}} proposed [{{unit}}]": with_unit("steadyhand_output_proposed", "output"),
+            "{{output}} sent [{{unit}}]": with_unit("steadyhand_output_sent", "output"),
+            "{{output}} applied [{{unit}}]": with_unit("steadyhand_output_applied", "output"),
         },
-        "none",
+        "short",
         12,
         9,
         runbook="SteadyhandWritesFailing",
     )
     board.add(
-        trend(),
+        trend(plant_values=True),
         "Measurements",
         "As the loop reads them, in their own units.",
-        {"{{signal}}": 'steadyhand_observation{instance=~"$instance",signal=~"$signal"}'},
-        "none",
+        {
+            "{{signal}} [{{unit}}]": with_unit(
+                "steadyhand_observation", "observation", signal="$signal"
+            )
+        },
+        "short",
         12,
         9,
         runbook="SteadyhandMeasurementFault",
@@ -358,7 +407,7 @@ def loop() -> Board:
         "Ticks with a fault, last 24 h",
         "The eight most frequent reason codes. A code that is new here is worth a look.",
         {"{{reason}}": f"topk(8, increase({one('steadyhand_faulty_ticks_total')}[1d]))"},
-        "none",
+        "suffix: ticks",
         12,
         8,
         instant=True,
@@ -368,7 +417,7 @@ def loop() -> Board:
         "Control lost by the policy, last 24 h",
         "How often, by first cause.",
         {"{{reason}}": f"topk(8, increase({one('steadyhand_fallback_entries_total')}[1d]))"},
-        "none",
+        "short",
         12,
         8,
         instant=True,
@@ -461,7 +510,7 @@ def engineering() -> Board:
         "Writes that did not take effect",
         "In the last hour, by reason; a few after a lost link are normal.",
         {"{{reason}}": f"increase({one('steadyhand_rejected_writes_total')}[1h])"},
-        "none",
+        "suffix: ticks",
         8,
         7,
         runbook="SteadyhandWritesFailing",
@@ -482,7 +531,7 @@ def engineering() -> Board:
         "Connections made",
         "Since the start; more than one: it was interrupted.",
         {"connects": one("steadyhand_link_connects_total")},
-        "none",
+        "short",
         4,
         5,
         instant=True,
@@ -505,7 +554,7 @@ def engineering() -> Board:
         "Commands overtaken",
         "A newer command came before this one was sent: the server is slow.",
         {"overtaken": one("steadyhand_overtaken_commands_total")},
-        "none",
+        "short",
         4,
         5,
         instant=True,
@@ -533,10 +582,10 @@ def engineering() -> Board:
             "ticks lost": one("steadyhand_journal_lost_ticks_total"),
             "events lost": one("steadyhand_journal_lost_events_total"),
         },
-        "none",
+        "suffix: records",
         8,
         7,
-        runbook="SteadyhandJournalDegraded",
+        runbook="SteadyhandJournalLost",
     )
     board.add(
         trend(),
@@ -566,7 +615,7 @@ def engineering() -> Board:
         "Processor",
         "Cores in use by the runtime.",
         {"cores": f"rate({one('process_cpu_seconds_total')}[$__rate_interval])"},
-        "none",
+        "suffix: cores",
         8,
         7,
         runbook="SteadyhandOverruns",
@@ -580,7 +629,7 @@ def engineering() -> Board:
             "limit": one("process_max_fds"),
             "threads": one("process_threads"),
         },
-        "none",
+        "short",
         8,
         7,
         runbook="SteadyhandFilesExhausted",
@@ -591,7 +640,7 @@ def engineering() -> Board:
         "Amber: restarting. Red: it died too often and waits for an acknowledgement.",
         {"{{instance}}": coded("steadyhand_policy_state", "policy", POLICIES)},
         "none",
-        12,
+        10,
         5,
         runbook="SteadyhandPolicyRestarts",
     )
@@ -607,12 +656,24 @@ def engineering() -> Board:
         runbook="SteadyhandRestarts",
     )
     board.add(
+        number(text=True),
+        "The run before",
+        "How it ended. OK: in order; RESTART: killed, or a crash; WATCHDOG_PREV: it hung; "
+        "OOM_PREV: out of memory.",
+        {"{{reason}}": f"{one('steadyhand_run_before')} == 1"},
+        "none",
+        4,
+        5,
+        instant=True,
+        runbook="SteadyhandRestarts",
+    )
+    board.add(
         alone(),
         "Watchdog",
         "Time in which the service manager wants a sign of life; 0: nobody watches.",
         {"watchdog": one("steadyhand_watchdog_timeout_seconds")},
         "s",
-        4,
+        3,
         5,
         instant=True,
     )
@@ -626,8 +687,8 @@ def engineering() -> Board:
                 f"{one('steadyhand_operator_refused_total')}"
             )
         },
-        "none",
-        4,
+        "short",
+        3,
         5,
         instant=True,
         runbook="SteadyhandRefusals",
@@ -671,11 +732,11 @@ def model() -> Board:
         alone(),
         "Valid for",
         "Time until the bundle's signature ends.",
-        {"valid": f"({one('steadyhand_bundle_not_after_timestamp_seconds')} > 0) - time()"},
+        {"valid": left("steadyhand_bundle_not_after_timestamp_seconds")},
         "s",
         4,
         4,
-        steps=((None, RED), (0.0, AMBER), (30 * 86400.0, GREY)),
+        steps=PAPERS,
         instant=True,
         runbook="SteadyhandBundleExpires",
     )
@@ -684,7 +745,7 @@ def model() -> Board:
         "Swapped",
         "Bundles swapped in since the start.",
         {"swaps": one("steadyhand_bundle_swaps_total")},
-        "none",
+        "short",
         4,
         4,
         instant=True,
@@ -718,7 +779,7 @@ def model() -> Board:
         "A monitor alarms from 1 on. Novelty near 1 for days: the plant has left what the policy "
         "was trained on.",
         {"{{monitor}}": one("steadyhand_monitor_score_ratio")},
-        "none",
+        "short",
         12,
         8,
         steps=((None, GREY), (1.0, AMBER)),
@@ -739,7 +800,7 @@ def model() -> Board:
         "Trust lost, last 24 h",
         "How often, by first cause.",
         {"{{gate}}": f"topk(8, increase({one('steadyhand_gate_trips_total')}[1d]))"},
-        "none",
+        "short",
         12,
         6,
         instant=True,
@@ -774,10 +835,34 @@ def model() -> Board:
         "How the filter ended",
         "Ticks of the last hour. Infeasible, time-out, not finite: the safe set-point drove.",
         {"{{outcome}}": (f"increase({one('steadyhand_filter_outcomes_total')}[1h])")},
-        "none",
+        "suffix: ticks",
         8,
         7,
         runbook="SteadyhandFilterNoAnswer",
+    )
+    board.row("Shadow score (mode shadow)")
+    board.add(
+        trend(),
+        "Proposal and plant",
+        "Share of a day's proposals within a tenth of the range of what the plant did, and the "
+        "distance of the last one. As `support` and `distance` in `steadyhand shadow report`.",
+        {
+            "near": one("instance:steadyhand_shadow_ticks:near_share_1d"),
+            "distance": one("steadyhand_shadow_distance_ratio"),
+        },
+        "percentunit",
+        16,
+        7,
+    )
+    board.add(
+        alone(),
+        "Ticks compared",
+        "Since the start. Evidence wants some days of them.",
+        {"compared": one("steadyhand_shadow_ticks_total")},
+        "suffix: ticks",
+        8,
+        7,
+        instant=True,
     )
     board.row("Answers")
     board.add(
@@ -795,7 +880,7 @@ def model() -> Board:
         "Restarts of the policy's process",
         "Since the start of the runtime.",
         {"restarts": one("steadyhand_policy_restarts_total")},
-        "none",
+        "short",
         12,
         7,
         runbook="SteadyhandPolicyRestarts",

@@ -1,5 +1,6 @@
 """What boards are built from: kinds of panels, states as words, a grid that fills itself."""
 
+import re
 from collections.abc import Iterable
 from itertools import count
 from typing import Any
@@ -41,7 +42,7 @@ from grafana_foundation_sdk.models.dashboard import (
 )
 
 SOURCE = DataSourceRef(type_val="prometheus", uid="${datasource}")
-RUNBOOKS = "https://runbooks.example.org/steadyhand"
+RUNBOOKS = "file:///opt/steadyhand/share/doc/runbooks"
 # calm: normal is grey; amber wants a look, red wants somebody now
 GREY, PALE, AMBER, ORANGE, RED = "#8f9aa3", "#c3c9ce", "#d9a441", "#d9762b", "#c4372f"
 SOURCES = {
@@ -62,6 +63,33 @@ POLICIES = {
     "crash_loop": RED,
     "closed": AMBER,
 }
+CONTROLS = {
+    "off": PALE,
+    "requested": AMBER,
+    "preparing": PALE,
+    "on": GREY,
+    "partial": AMBER,
+    "fallback": AMBER,
+}
+# lines that mean nothing but themselves: muted, and none of the colours above
+CALM = ("#5f7d99", "#85729b", "#8c7a66", "#5c8a8a", "#77818a")
+UNITS = {
+    "kW": "kwatt",
+    "MW": "megwatt",
+    "W": "watt",
+    "kWh": "kwatth",
+    "degC": "celsius",
+    "K": "kelvin",
+    "%": "percent",
+    "h": "h",
+    "s": "s",
+    "bar": "pressurebar",
+    "V": "volt",
+    "A": "amp",
+    "Hz": "hertz",
+    "1/kWh": "suffix: /kWh",
+}
+"""Grafana's names of the units of signals; any other one stands in the legend alone."""
 Steps = tuple[tuple[float | None, str], ...]
 NORMAL: Steps = ((None, GREY),)
 
@@ -70,6 +98,15 @@ def one(name: str, **labels: str) -> str:
     """Series of the chosen instances."""
     extra = "".join(f',{key}="{value}"' for key, value in labels.items())
     return f'{name}{{instance=~"$instance"{extra}}}'
+
+
+def with_unit(name: str, of: str, **labels: str) -> str:
+    """A plant value with its unit as a label; `of`: observation or output."""
+    label = "signal" if of == "observation" else of
+    unit = f"group_left (unit) {one(f'steadyhand_{of}_info')}"
+    chosen = "".join(f',{key}=~"{value}"' for key, value in labels.items())
+    values = f'{name}{{instance=~"$instance"{chosen}}}'
+    return f"{values} * on (instance, {label}) {unit}"
 
 
 def coded(name: str, label: str, states: Iterable[str]) -> str:
@@ -207,6 +244,9 @@ class Board:
             query = prometheus.Dataquery().expr(expression).legend_format(legend).ref_id(name)
             query = query.instant() if instant else query.range()
             panel = panel.with_target(query.format("table" if as_table else "time_series"))
+        if isinstance(panel, timeseries.Panel) and len(queries) > 1:
+            for name, colour in zip("ABCDEFGH", CALM[: len(queries)], strict=False):
+                panel = panel.override_by_query(name, [_shades(colour)])
         self.made.with_panel(panel)
 
 
@@ -228,8 +268,17 @@ def alone() -> stat.Panel:
     return number().text_mode(BigValueTextMode.VALUE)
 
 
-def trend(limit: bool = False) -> timeseries.Panel:
-    """Lines over time; `limit`: the threshold as a dashed line."""
+def _shades(colour: str) -> DynamicConfigValue:
+    return DynamicConfigValue(id_val="color", value={"mode": "shades", "fixedColor": colour})
+
+
+def trend(limit: bool = False, plant_values: bool = False) -> timeseries.Panel:
+    """Lines over time, in shades of one muted colour per query.
+
+    Args:
+        limit: the threshold as a dashed line.
+        plant_values: legends end in "[unit]"; the axis knows the unit from there.
+    """
     made = (
         timeseries.Panel()
         .line_width(1)
@@ -243,8 +292,11 @@ def trend(limit: bool = False) -> timeseries.Panel:
             .placement(LegendPlacement.BOTTOM)
             .show_legend(True)
         )
-        .color_scheme(dashboard.FieldColor().mode(FieldColorModeId.PALETTE_CLASSIC_BY_NAME))
+        .color_scheme(dashboard.FieldColor().mode(FieldColorModeId.SHADES).fixed_color(CALM[0]))
     )
+    for unit, name in UNITS.items() if plant_values else ():
+        known = DynamicConfigValue(id_val="unit", value=name)
+        made = made.override_by_regexp(rf"/\[{re.escape(unit)}\]$/", [known])
     if limit:
         made = made.thresholds_style(common.GraphThresholdsStyleConfig().mode("dashed"))
     return made

@@ -4,7 +4,7 @@ set -euo pipefail
 
 readonly BASE=/opt/steadyhand ETC=/etc/steadyhand STATE=/var/lib/steadyhand
 readonly CACHE=/var/cache/steadyhand UNITS=/etc/systemd/system OWNER=steadyhand
-readonly LINK=/usr/local/bin/steadyhand
+readonly LINK=/usr/local/bin/steadyhand SHARE=$BASE/share DOCS=$BASE/share/doc
 HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 readonly HERE
 readonly CHECKOUT=${HERE%/deploy/systemd}
@@ -22,6 +22,7 @@ What it makes
   $ETC/NAME      one folder per plant: steadyhand.yaml, keys/, pki/, credentials/
   $STATE/NAME  what the service writes: the journal and its state
   $CACHE  native code, compiled once per machine
+  $SHARE    documentation with a runbook for each alarm, rules for Prometheus, boards for Grafana
 A running service goes on with its old version until you restart it. Files of yours are never
 overwritten.
 
@@ -33,6 +34,8 @@ Options
   --wheels FOLDER   take all packages from there and nothing from the network; fill it with
                       pip download --dest FOLDER --constraint constraints.txt \\
                         'setuptools>=77' 'steadyhand[cpu,opcua] @ file:///path/to/checkout'
+  --runbooks URL    where your people read the runbooks; goes into alarms and boards
+                    (file://$DOCS/runbooks)
   --gpu             for a policy on an NVIDIA GPU (see gpu.conf beside this script)
   --python FILE     Python 3.11 or newer with venv (python3)
   --no-warm         do not compile the native code now; the first start then takes longer
@@ -163,7 +166,7 @@ remove_older() {
     if [[ $old == "$BASE/$1" ]] || ((++count <= 1)) || in_use "$old"; then continue; fi
     say "removes $old"
     run rm -rf "$old" "$CACHE/native" # what is still needed of that is compiled again
-  done < <(find "$BASE" -mindepth 1 -maxdepth 1 -type d -printf '%T@ %p\n' 2>/dev/null | sort -rn | cut -d' ' -f2-)
+  done < <(find "$BASE" -mindepth 1 -maxdepth 1 -type d -not -path "$SHARE" -printf '%T@ %p\n' 2>/dev/null | sort -rn | cut -d' ' -f2-)
 }
 
 in_use() {
@@ -209,6 +212,30 @@ as_owner() {
     setpriv --reuid "$OWNER" --regid "$OWNER" --clear-groups --no-new-privs -- "$@"
 }
 
+# What is read when nothing else works any more, and what Prometheus and Grafana take from here.
+install_pages() {
+  if [[ ! -d $CHECKOUT/docs || ! -d $CHECKOUT/deploy/prometheus || ! -d $CHECKOUT/deploy/grafana ]]; then
+    say "no documentation, rules and boards: this script lies in no checkout"
+    return
+  fi
+  local made file
+  made=$(mktemp -d)
+  install -d "$made/share/grafana"
+  cp -r "$CHECKOUT/docs" "$made/share/doc"
+  cp -r "$CHECKOUT/deploy/prometheus" "$made/share/prometheus"
+  cp -r "$CHECKOUT/deploy/grafana/dashboards" "$CHECKOUT/deploy/grafana/provisioning" "$made/share/grafana"
+  while IFS= read -r -d '' file; do
+    sed -i "s|file://$DOCS/runbooks|$runbooks|g" "$file"
+  done < <(find "$made/share/prometheus" "$made/share/grafana" -type f -print0)
+  chmod -R u=rwX,go=rX "$made/share"
+  if ! diff -rq "$made/share" "$SHARE" >/dev/null 2>&1; then
+    say "writes $SHARE"
+    run rm -rf "$SHARE"
+    run mv "$made/share" "$SHARE"
+  fi
+  rm -rf "$made"
+}
+
 # One plant's folder, from the example, with the places of a service.
 make_instance() {
   local name=$1 example=$CHECKOUT/configs/thermal_storage here=$ETC/$1
@@ -250,6 +277,7 @@ do_install() {
   make_user
   make_environment
   if ((warm && made)); then warm_up; fi
+  install_pages
   put "$UNITS/steadyhand@.service" 0644 root:root <"$HERE/steadyhand@.service"
   if (($(systemd_version) >= 254)); then
     put "$UNITS/steadyhand@.service.d/backoff.conf" 0644 root:root <"$HERE/backoff.conf"
@@ -293,6 +321,7 @@ do_uninstall() {
 # -- the command line ------------------------------------------------------------------------------
 
 dry=0 purge=0 warm=1 made=0 uninstall=0 from='' wheels='' python=python3 extra=cpu,opcua
+runbooks=file://$DOCS/runbooks
 names=() allow=()
 value() { [[ -n ${2-} ]] || die "$1 needs a value; see --help"; }
 while (($#)); do
@@ -312,6 +341,12 @@ while (($#)); do
     --from) value "$@" && from=$(realpath -m "$2") && shift ;;
     --wheels) value "$@" && wheels=$(realpath -e "$2") && shift ;;
     --python) value "$@" && python=$2 && shift ;;
+    --runbooks)
+      value "$@"
+      [[ $2 =~ ^[a-z]+://[][A-Za-z0-9._~:/@%+,=?-]+$ ]] || die "--runbooks $2: an address such as https://wiki.example/steadyhand"
+      runbooks=${2%/}
+      shift
+      ;;
     --gpu) extra=gpu,opcua ;;
     --no-warm) warm=0 ;;
     --dry-run) dry=1 ;;

@@ -25,7 +25,7 @@ SCRAPE_MS = 500
 EVALUATE_MS = 250
 WINDOW_S = 8
 """Every range of the rules, but for the starts of a runtime, of which three take longer."""
-STARTS_S = 45
+STARTS_S = 90
 QUICK = (
     (re.compile(r"\bfor: \d+[smh]\b"), "for: 1s"),
     (re.compile(r"(changes\([^)\[]*)\[1h\]"), rf"\1[{STARTS_S}s]"),
@@ -69,10 +69,36 @@ def ask(url: str) -> Any:
 
 def panels() -> list[tuple[str, dict[str, Any]]]:
     """Every panel of every board that shows something, with the board's name."""
+    return [
+        (name, panel) for name, board in boards() for panel in board["panels"]
+        if panel["type"] != "row"
+    ]  # fmt: skip
+
+
+def boards() -> list[tuple[str, dict[str, Any]]]:
+    """Every board with its name."""
+    files = sorted((DEPLOY / "grafana" / "dashboards").glob("*.json"))
+    return [(file.stem, json.loads(file.read_text("utf-8"))) for file in files]
+
+
+def annotations() -> list[tuple[str, str, str]]:
+    """Every annotation: board, name, query."""
+    return [
+        (board, made["name"], made["expr"])
+        for board, data in boards()
+        for made in data["annotations"]["list"]
+    ]
+
+
+def variables() -> list[tuple[str, str, str, str]]:
+    """Every variable that is looked up: board, name, selector, label whose values it takes."""
     found = []
-    for file in sorted((DEPLOY / "grafana" / "dashboards").glob("*.json")):
-        board = json.loads(file.read_text())
-        found += [(file.stem, panel) for panel in board["panels"] if panel["type"] != "row"]
+    for board, data in boards():
+        for made in data["templating"]["list"]:
+            if made["type"] == "query":
+                asked = re.fullmatch(r"label_values\((.+), (\w+)\)", made["query"])
+                assert asked is not None, made["query"]
+                found.append((board, made["name"], asked[1], asked[2]))
     return found
 
 

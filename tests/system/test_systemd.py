@@ -22,6 +22,8 @@ from steadyhand.adapters.sim.side_client import SideChannel
 from steadyhand.controllers.errors import LinkError
 from steadyhand.controllers.frames import Source
 from steadyhand.controllers.reasons import ReasonCode
+from steadyhand.runtime.events import EFFECTS
+from steadyhand.runtime.go_live import REMEDY
 from steadyhand.runtime.reader import JournalReader
 from tests.support.container import CannotBootError, Container, reason_not_to
 from tests.support.loop_rig import OUTPUT, until
@@ -29,11 +31,13 @@ from tests.support.loop_rig import OUTPUT, until
 pytestmark = pytest.mark.timeout(300)
 REPOSITORY = Path(__file__).parents[2]
 SOURCES = ("pyproject.toml", "README.md", "LICENSE", "constraints.txt", "controllers", "adapters",
-           "runtime", "training", "configs", "deploy/systemd")  # fmt: skip
+           "runtime", "training", "configs", "docs", "deploy/systemd", "deploy/prometheus",
+           "deploy/grafana")  # fmt: skip
 UNIT = "steadyhand@north"
 CONFIG = "/etc/steadyhand/north/steadyhand.yaml"
 STATE = "/var/lib/steadyhand/north"
 INSTALL = "/src/deploy/systemd/install.sh"
+DOCS = "/opt/steadyhand/share/doc"
 SCALE = 2250.0
 PERIOD_S = 900.0 / SCALE
 EXPOSURE_LIMIT = 2.5
@@ -211,6 +215,7 @@ def test_a_dry_run_changes_nothing_and_names_everything(site):
         (["--form", "x"], "--help"),
         (["--from", "/nowhere.whl"], "no wheel"),
         (["--python", "/bin/false"], "3.11"),
+        (["--runbooks", "wiki, second floor"], "an address"),
         (["--instance"], "needs a value"),
     ],
 )
@@ -218,6 +223,40 @@ def test_the_installer_refuses_what_makes_no_sense(site, words, said):
     done = site.box.run(INSTALL, *words, check=False)
     assert done.returncode != 0
     assert said in done.stderr
+
+
+def named_pages() -> set[str]:
+    """Every page that an alarm's own words send a person to."""
+    words = [f"{effect.alarm} {effect.action}" for effect in EFFECTS.values()]
+    return set(re.findall(r"docs/([a-z-]+\.md)", " ".join([*words, REMEDY])))
+
+
+def test_what_alarms_send_a_person_to_is_on_the_box(site):
+    """Without a network: pages, and a runbook for each alarm at the very address it names."""
+    there = set(site.box.sh(f"cd {DOCS} && find . -type f -printf '%P\\n'").split())
+    assert len(named_pages()) >= 3
+    assert named_pages() <= there
+    alarms = site.box.sh("cat /opt/steadyhand/share/prometheus/steadyhand.alerts.yml")
+    named = re.findall(r"runbook_url: file://(\S+)", alarms)
+    assert len(named) > 30
+    assert {name.removeprefix(f"{DOCS}/") for name in named} <= there
+    boards = site.box.sh("ls /opt/steadyhand/share/grafana/dashboards").split()
+    assert boards == ["engineering.json", "loop.json", "model.json", "overview.json"]
+
+
+def test_runbooks_may_be_read_elsewhere(site):
+    """Their address goes into alarms and boards alike; said no more, it is the box again."""
+    count = (
+        "grep -rlF https://wiki.example/steady /opt/steadyhand/share | sort | xargs -r -n1 basename"
+    )
+    site.box.run(INSTALL, "--wheels", "/wheels", "--runbooks", "https://wiki.example/steady/")
+    changed = site.box.sh(count).split()
+    site.box.run(INSTALL, "--wheels", "/wheels")
+    assert changed == [
+        "engineering.json", "loop.json", "model.json", "overview.json",
+        "steadyhand.alerts.yml", "tests.yml",
+    ]  # fmt: skip
+    assert site.box.sh(count).split() == []
 
 
 def test_the_edge_has_no_torch_and_no_tools_it_does_not_need(site):

@@ -24,6 +24,7 @@ from steadyhand.controllers.frames import (
     FilterMode,
     FilterOutcome,
     LinkState,
+    ProposalStatus,
     Source,
     Verdict,
 )
@@ -72,6 +73,14 @@ def metrics(**changes: Any) -> Metrics:
     return Metrics(
         **{"identity": Identity("main", "tank"), "period_s": 900.0, "rows": LAYOUT.rows} | changes
     )
+
+
+SHOWN = {
+    "signals": LAYOUT.observations,
+    "outputs": LAYOUT.outputs,
+    "plant_values": True,
+}
+"""A site that shows its plant's values."""
 
 
 def samples(page: Metrics) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
@@ -184,7 +193,8 @@ def test_counts_of_a_hand_worked_history():
 
 
 def test_states_are_sets_with_exactly_one_on():
-    page = metrics(vitals=lambda: Vitals(policy="restarting"))
+    look = Vitals(policy="restarting", run_before=ReasonCode.WATCHDOG_PREV)
+    page = metrics(vitals=lambda: look)
     seen = observation(link=LinkState.VERIFYING)
     cause = Fault(ReasonCode.OBS_STALE)
     modes = Modes("limited", cause, Source.FALLBACK)
@@ -197,6 +207,7 @@ def test_states_are_sets_with_exactly_one_on():
         ("policy_state", "policy", "restarting"),
         ("gate_state", "gate", "trust"),
         ("link_state", "link", "verifying"),
+        ("run_before", "reason", "WATCHDOG_PREV"),
     ]:
         states = {
             dict(labels)[label]: number
@@ -208,7 +219,7 @@ def test_states_are_sets_with_exactly_one_on():
 
 
 def test_gauges_show_the_last_tick():
-    page = metrics(wall=lambda: 1000.0, signals=LAYOUT.observations.names)
+    page = metrics(wall=lambda: 1000.0, **SHOWN)
     page.tick(tick(), 0, Modes())
     expected = {
         "granted": 1.0,
@@ -261,6 +272,56 @@ def test_codes_show_what_is_wrong_what_came_first_and_what_is_latched():
     assert value(page, "cause", reason="OK") == 1.0
 
 
+def test_what_is_wrong_beside_the_tick_is_a_fault_like_every_other():
+    page = metrics()
+    page.tick(tick(), 0, Modes())
+    page.standing, page.shelved = (
+        (Fault(ReasonCode.SCADA_INSECURE), Fault(ReasonCode.SCADA_DOWN)),
+        2,
+    )
+    found = {dict(labels)["reason"] for (name, labels), n in samples(page).items()
+             if name == "steadyhand_fault" and n == 1.0}  # fmt: skip
+    assert found == {"SCADA_INSECURE", "SCADA_DOWN"}
+    assert value(page, "shelved_alarms") == 2.0
+    page.standing, page.shelved = (), 0
+    assert value(page, "fault", reason="SCADA_DOWN") == 0.0
+    assert value(page, "shelved_alarms") == 0.0
+
+
+def proposing(kw: float, applied_kw: float, **changes: Any) -> Tick:
+    """A tick with this proposal, in which the plant is seen to apply that."""
+    proposal = replace(tick_arguments()["proposal"], action=np.array([kw]), **changes)
+    return tick(proposal=proposal, observation=observation(applied=np.array([applied_kw])))
+
+
+def test_in_shadow_a_proposal_is_compared_with_what_the_plant_did_next():
+    """The output goes from -400 to 450 kW: near is within 85 kW."""
+    page = metrics(outputs=LAYOUT.outputs)
+    shadow = Modes("shadow")
+    away = ("steadyhand_shadow_distance_ratio", ())
+    page.tick(proposing(100.0, 0.0), 0, shadow)  # nothing was proposed before
+    assert away not in samples(page)
+    page.tick(proposing(300.0, 15.0), 0, shadow)  # 85 kW from 100: near
+    assert value(page, "shadow_distance_ratio") == pytest.approx(0.1)
+    page.tick(proposing(0.0, 130.0), 0, shadow)  # 170 kW from 300
+    assert value(page, "shadow_distance_ratio") == pytest.approx(0.2)
+    page.tick(proposing(0.0, math.nan), 0, shadow)  # not known
+    assert away not in samples(page)
+    page.tick(proposing(0.0, 0.0, status=ProposalStatus.ABSENT), 0, shadow)  # 0 kW from 0: near
+    page.tick(proposing(0.0, 0.0), 0, shadow)  # the tick before had no answer
+    page.tick(proposing(0.0, 0.0), 0, Modes("full"))  # no shadow any more
+    page.tick(proposing(0.0, 0.0), 0, shadow)
+    assert value(page, "shadow_ticks_total") == 3.0
+    assert value(page, "shadow_near_ticks_total") == 2.0
+
+
+def test_without_outputs_nothing_is_compared():
+    page = metrics()
+    for _ in range(2):
+        page.tick(proposing(1.0, 1.0), 0, Modes("shadow"))
+    assert value(page, "shadow_ticks_total") == 0.0
+
+
 def test_rows_and_monitors_one_by_one_and_nothing_for_what_is_not_known():
     page = metrics(monitors=("confidence", "novelty"))
     margins = Certified(np.array([1.0]), report(m=np.array([0.25, math.nan]), active=(1,)))
@@ -298,9 +359,11 @@ def test_since_when_the_source_drives():
 
 
 def test_outputs_are_shown_where_they_are_known():
-    page = metrics(outputs=("valve_kw",))
+    page = metrics(**SHOWN)
     page.tick(tick(), 0, Modes())
-    assert value(page, "output_sent", output="valve_kw") == tick_arguments()["sent"].action[0]
+    assert value(page, "output_sent", output="discharge_kw") == tick_arguments()["sent"].action[0]
+    assert value(page, "output_info", output="discharge_kw", unit="kW") == 1.0
+    assert value(page, "observation_info", signal="energy_kwh", unit="kWh") == 1.0
     unwritten = replace(tick_arguments()["sent"], written=False)
     silent = replace(tick_arguments()["proposal"], action=np.array([math.nan]))
     page.tick(tick(sent=unwritten, proposal=silent), 0, Modes())
@@ -310,7 +373,7 @@ def test_outputs_are_shown_where_they_are_known():
 
 
 def test_open_metrics_tells_the_same_numbers():
-    page = metrics(signals=LAYOUT.observations.names, monitors=("confidence", "novelty"))
+    page = metrics(**SHOWN, monitors=("confidence", "novelty"))
     page.tick(tick(), 3, Modes())
 
     def ours(families):
@@ -352,7 +415,8 @@ def test_what_a_scraper_asks_for(accept, wanted):
 def test_vitals_one_by_one():
     look = Vitals(
         connects=4, clock_offset_s=-1.5, overtaken=2, policy_bytes=300, as_configured=False,
-        bundle_not_after_s=2e9, swaps=1, certificates={"own": 1.9e9, "trusted": 1.8e9},
+        bundle_not_after_s=2e9, swaps=1, evidence_not_after_s=2.1e9,
+        certificates={"own": 1.9e9, "trusted": 1.8e9},
         disk_free_bytes=10.0, disk_size_bytes=40.0, journal_backlog=5, journal_lag_s=0.5,
         watchdog_s=30.0, fed_s=1.7e9, commands_refused=6,
     )  # fmt: skip
@@ -361,6 +425,7 @@ def test_vitals_one_by_one():
         "link_connects_total": 4, "link_clock_offset_seconds": -1.5,
         "overtaken_commands_total": 2, "policy_resident_memory_bytes": 300,
         "bundle_as_configured": 0, "bundle_not_after_timestamp_seconds": 2e9,
+        "evidence_not_after_timestamp_seconds": 2.1e9,
         "bundle_swaps_total": 1, "journal_disk_free_bytes": 10, "journal_disk_size_bytes": 40,
         "journal_backlog_records": 5, "journal_lag_seconds": 0.5, "watchdog_timeout_seconds": 30,
         "watchdog_fed_timestamp_seconds": 1.7e9, "operator_refused_total": 6,
@@ -420,7 +485,7 @@ NUMBERS = st.floats(width=64)
 @settings(deadline=None)
 @given(st.lists(st.tuples(*[NUMBERS] * 7), max_size=8), NUMBERS, NUMBERS)
 def test_nothing_that_is_not_finite_gets_in(timings, age, confidence):
-    page = metrics(signals=LAYOUT.observations.names)
+    page = metrics(**SHOWN)
     for times in timings:
         page.tick(
             tick(
@@ -538,10 +603,13 @@ def test_every_indicator_can_move():
     """A gauge or counter that cannot change shows nothing: compare a quiet and a wild history."""
     quiet = metrics(wall=lambda: 0.0)
     moved = Vitals(
-        LinkState.UP, 1, 1.0, 1, "ready", 1, 1, False, 1.0, 1, {}, 1.0, 1.0, 1, 1.0, 1.0, 1.0, 1
-    )
-    wild = metrics(wall=lambda: 5.0, vitals=lambda: moved)
-    wild.refused = wild.restarts = 1
+        LinkState.UP, 1, 1.0, 1, "ready", 1, 1, False, 1.0, 1, 1.0, ReasonCode.RESTART, {},
+        1.0, 1.0, 1, 1.0, 1.0, 1.0, 1,
+    )  # fmt: skip
+    wild = metrics(wall=lambda: 5.0, vitals=lambda: moved, outputs=LAYOUT.outputs)
+    wild.refused = wild.restarts = wild.shelved = 1
+    for _ in range(2):
+        wild.tick(proposing(100.0, 100.0), 0, Modes("shadow"))
     for source in reversed(Source):
         for i, code in enumerate(ReasonCode):
             fault = Fault(code, "x")
