@@ -46,6 +46,8 @@ def status(tick: int, **changes: Any) -> dict[str, Any]:
         "alarms": [],
         "shelved": [],
         "overrides": [],
+        "taken_out": [],
+        "participation": {"discharge_kw": "policy"},
         "filter": {"mode": "shaped", "outcome": "solved", "nearest": "energy_low"},
         "written": True,
         "alarm": "",
