@@ -370,5 +370,6 @@ _TOLD = {
     "SwapAsked": "swap to {file} asked for: {reason}",
     "Swapped": "{new} instead of {old}",
     "StopAsked": "stop asked for: {reason}",
+    "CommandRefused": "refused ({code}): {command}: {text}",
 }
 """Words for events that carry none."""

@@ -51,7 +51,8 @@ class Played:
     """A server, and a loop that ticks when the test says so."""
 
     def __init__(self, settings: ScadaSettings = INSECURE, site: Site = SITE) -> None:
-        self.recorder, self.desk = fresh_recorder(), Desk()
+        self.recorder = fresh_recorder()
+        self.desk = Desk(record=self.recorder.event)
         self.done: list[tuple] = []
         self.server = ScadaServer(
             settings, site, self.desk, self.recorder, lambda: None, lambda: (41, -1)
