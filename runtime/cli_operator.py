@@ -15,6 +15,7 @@ from steadyhand.runtime.cli import AsJson, ConfigFile
 from steadyhand.runtime.config import load_config, require
 from steadyhand.runtime.events import detail
 from steadyhand.runtime.exits import close_stdout
+from steadyhand.runtime.handshake import Participation
 from steadyhand.runtime.modes import Mode
 from steadyhand.runtime.operator_client import OperatorClient
 from steadyhand.runtime.outlook import held, way_back
@@ -129,14 +130,24 @@ def status_table(now: dict[str, Any]) -> Table:
     if guard is not None:
         near = f"{guard['nearest']} {_number(guard['margin'])}" if guard["nearest"] else "-"
         table.add_row("filter", f"{guard['mode']} ({guard['outcome']}); nearest limit {near}")
-    for name, value in now["sent"].items():
-        sent = _number(value) if now["written"] else "nothing"
-        table.add_row(f"→ {name}", f"sent {sent}, applied {_number(now['applied'][name])}")
+    for name in now["sent"]:
+        table.add_row(f"→ {name}", _output(now, name))
     for name, value in now["observations"].items():
         if "forecast" not in name:
             table.add_row(name, _number(value))
     _add_troubles(table, now)
     return table
+
+
+def _output(now: dict[str, Any], name: str) -> str:
+    """Whom one output follows, what was sent, what the plant makes of it."""
+    follows = now["participation"][name]
+    applied = f"applied {_number(now['applied'][name])}"
+    if follows == Participation.PLANT:
+        return f"the plant keeps it: nothing is sent, {applied}"
+    sent = f"sent {_number(now['sent'][name]) if now['written'] else 'nothing'}"
+    whom = "" if follows == Participation.NONE else f"; follows: {follows}"
+    return f"{sent}, {applied}{whom}"
 
 
 def _add_troubles(table: Table, now: dict[str, Any]) -> None:

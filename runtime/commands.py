@@ -15,12 +15,14 @@ import time
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping
 from concurrent.futures import CancelledError, Future
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from steadyhand.controllers.errors import RequestError, SteadyhandError
 from steadyhand.runtime.operator_people import Bucket
 from steadyhand.runtime.operator_protocol import COMMANDS, Door, Role, check_arguments
+from steadyhand.runtime.refusals import Record, Refusals
 
 _log = logging.getLogger(__name__)
 MAX_PEOPLE = 256
@@ -57,17 +59,21 @@ class Desk:
     """Takes commands in any thread; the loop calls `publish` and `drain`."""
 
     def __init__(
-        self, settings: DeskSettings | None = None, wake: Callable[[], None] = lambda: None
+        self,
+        settings: DeskSettings | None = None,
+        wake: Callable[[], None] = lambda: None,
+        record: Record | None = None,
     ) -> None:
         """Make the queue.
 
         Args:
             settings: how hard people may press.
+            record: takes an event for the journal.
             wake: called from the asking thread when a command waits, so that a loop with a long
                 period can cut its sleep short.
         """
-        self.refused: Counter[str] = Counter()
-        """Refusals by code since the start."""
+        self.refusals = Refusals(record)
+        """What was refused to whom."""
         self._settings = settings or DeskSettings()
         self._wake = wake
         self._queue: queue.Queue[Command] = queue.Queue(self._settings.queue_length)
@@ -78,6 +84,11 @@ class Desk:
         self._accepting = True
         self._buckets: dict[Hashable, Bucket] = {}
         self._lock = threading.Lock()
+
+    @property
+    def refused(self) -> Counter[str]:
+        """Refusals by code since the start."""
+        return self.refusals.counts
 
     @property
     def waiting(self) -> int:
@@ -99,6 +110,7 @@ class Desk:
     def publish(self, status: Mapping[str, Any]) -> None:
         """Replace what `status` answers; the loop hands over a mapping it will not change."""
         self._status, self._starting, self._accepting = status, "", True
+        self.refusals.settle()
 
     def drain(self, handlers: Mapping[str, Handler], limit: int = 8) -> int:
         """Carry out waiting commands; called by the loop thread between ticks, never waits.
@@ -129,11 +141,10 @@ class Desk:
 
     def close(self) -> None:
         """Tell whoever waits that nothing was done. Idempotent."""
-        while True:
-            try:
+        with suppress(queue.Empty):
+            while True:
                 self._queue.get_nowait().answer.cancel()
-            except queue.Empty:
-                return
+        self.refusals.settle(last=True)
 
     # -- the doors' side ---------------------------------------------------------------------------
 
@@ -155,11 +166,6 @@ class Desk:
                     "RATE", f"at most {self._settings.rate_per_s:g} commands per second"
                 )
 
-    def count(self, code: str) -> None:
-        """Count one refusal."""
-        with self._lock:
-            self.refused[code] += 1
-
     def call(
         self, name: str, arguments: Mapping[str, Any], actor: str, role: Role, door: Door
     ) -> Mapping[str, Any]:
@@ -172,7 +178,7 @@ class Desk:
             self.pace(actor)
             return self.carry_out(name, check_arguments(name, arguments), actor, role, door)
         except RequestError as error:
-            self.count(error.code)
+            self.refusals.tell(error, actor, name, door)
             raise
 
     def carry_out(

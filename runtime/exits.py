@@ -52,10 +52,17 @@ MEANINGS = {
 EPILOG = "Exit codes: " + " · ".join(f"{int(code)} {text}" for code, text in MEANINGS.items())
 
 _REQUESTS = {
-    **dict.fromkeys(("ARGUMENTS", "UNKNOWN_COMMAND", "UNKNOWN_OUTPUT", "UNKNOWN_CODE"), Exit.USAGE),
+    **dict.fromkeys(
+        ("ARGUMENTS", "UNKNOWN_COMMAND", "UNKNOWN_OUTPUT", "UNKNOWN_CODE", "UNKNOWN_MODE"),
+        Exit.USAGE,
+    ),
     **dict.fromkeys(("NOT_RUNNING", "GONE"), Exit.UNAVAILABLE),
     **dict.fromkeys(
-        ("STARTING", "STOPPING", "TIMEOUT", "HUNG", "BUSY", "QUEUE_FULL", "RATE"), Exit.AGAIN
+        (
+            *("STARTING", "STOPPING", "TIMEOUT", "HUNG", "BUSY", "QUEUE_FULL", "RATE"),
+            "SWAP_UNDER_WAY",
+        ),
+        Exit.AGAIN,
     ),
     **dict.fromkeys(("DENIED", "ROLE"), Exit.FORBIDDEN),
 }

@@ -14,7 +14,7 @@ Tables decide; several obstacles at once count as the most restrictive. Time com
 seconds. `permit` belongs before the mode machine, `settle` after it.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum, StrEnum
 from math import inf, isfinite, isnan
@@ -50,6 +50,21 @@ class Control(StrEnum):
 
 
 IN_CONTROL = frozenset({Control.ON, Control.PARTIAL})
+
+
+class Participation(StrEnum):
+    """Whom one output follows now. New words go to the end: SCADA shows their numbers."""
+
+    NONE = "none"
+    """Nobody of ours: hands off, or a mode that only watches."""
+    POLICY = "policy"
+    FALLBACK = "fallback"
+    HOLD = "hold"
+    SAFE = "safe"
+    OVERRIDE = "override"
+    """A person holds it."""
+    PLANT = "plant"
+    """The plant keeps this one output to itself, whoever drives the others."""
 
 
 class Obstacle(IntEnum):
@@ -194,6 +209,28 @@ class Handshake:
     def taken_out(self) -> tuple[str, ...]:
         """Names of the outputs that the plant keeps."""
         return () if self.out is None else tuple(self._names[i] for i in np.flatnonzero(self.out))
+
+    def participation(
+        self, source: Source, overridden: Collection[str]
+    ) -> dict[str, Participation]:
+        """Whom each output follows.
+
+        Args:
+            source: who drives.
+            overridden: names of the outputs that a person holds.
+        """
+        kept = self.taken_out
+        driver = Participation.NONE
+        if source is not Source.HANDS_OFF:
+            driver = Participation(source.name.lower())
+
+        def of(name: str) -> Participation:
+            if name in kept:  # an override asks for something, and the plant does not do it
+                return Participation.PLANT
+            held = name in overridden and driver is not Participation.NONE
+            return Participation.OVERRIDE if held else driver
+
+        return {name: of(name) for name in self._names}
 
     def permit(self, observation: Observation, asked: bool, now_s: float) -> tuple[Fault, ...]:
         """May anybody of ours drive? The first step of a tick.

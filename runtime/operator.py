@@ -78,10 +78,12 @@ class OperatorServer:
                 if self._closing.wait(0.05):
                     return
                 continue  # out of descriptors: a client gives up sooner than we do
+            uid, gid = peer_of(connection)
             try:
-                uid, role = self._admit(connection)
+                role = self._admit(uid, gid)
             except RequestError as error:
-                self._send(connection, self._refusal(None, error))
+                self.desk.refusals.tell(error, user_name(uid), "connect", Door.SOCKET)
+                self._send(connection, _refusal(None, error))
                 connection.close()
                 continue
             thread = threading.Thread(
@@ -93,13 +95,12 @@ class OperatorServer:
                 self._threads = [t for t in self._threads if t.is_alive()] + [thread]
                 thread.start()
 
-    def _admit(self, connection: socket.socket) -> tuple[int, Role]:
-        """Who is it, what may they do, and is there room?
+    def _admit(self, uid: int, gid: int) -> Role:
+        """What may this person do, and is there room?
 
         Raises:
             RequestError: DENIED or BUSY.
         """
-        uid, gid = peer_of(connection)
         role = role_of(uid, gid, self._settings)
         if role is None:
             raise RequestError("DENIED", f"{user_name(uid)} has no role here")
@@ -109,7 +110,7 @@ class OperatorServer:
                 or self._users[uid] >= self._settings.max_per_user
             ):
                 raise RequestError("BUSY", "too many connections: close one")
-        return uid, role
+        return role
 
     def _serve(self, connection: socket.socket, uid: int, role: Role) -> None:
         session, actor = secrets.token_hex(16), user_name(uid)
@@ -118,11 +119,11 @@ class OperatorServer:
         try:
             reads = self._send(connection, hello)
             while reads and (line := lines.next()) is not None:
-                sequence = None
+                sequence, command = None, ""
                 try:
                     self.desk.pace(uid)
                     request = parse_request(line)
-                    sequence = request.sequence
+                    sequence, command = request.sequence, request.command
                     if request.session != session or sequence <= last:
                         raise RequestError("REPLAY", "session or sequence was used before")
                     last = sequence
@@ -134,23 +135,17 @@ class OperatorServer:
                         ),
                     }
                 except RequestError as error:
-                    answer = self._refusal(sequence, error)
+                    self.desk.refusals.tell(error, actor, command, Door.SOCKET)
+                    answer = _refusal(sequence, error)
                 reads = self._send(connection, answer)
         except RequestError as error:  # of the lines: too long, too slow
-            self._send(connection, self._refusal(None, error))
+            self.desk.refusals.tell(error, actor, "", Door.SOCKET)
+            self._send(connection, _refusal(None, error))
         finally:
             with self._lock:
                 self._connections.discard(connection)
                 self._users[uid] -= 1
             connection.close()
-
-    def _refusal(self, sequence: int | None, error: RequestError) -> dict[str, Any]:
-        self.desk.count(error.code)
-        return {
-            "sequence": sequence,
-            "ok": False,
-            "error": {"code": error.code, "message": error.message},
-        }
 
     def _send(self, connection: socket.socket, message: Mapping[str, Any]) -> bool:
         """One line; False: the client went away or does not read, and half a line is no answer.
@@ -161,6 +156,14 @@ class OperatorServer:
             connection.settimeout(self._settings.line_s)
             connection.sendall(encode(message))
         except OSError:
-            self.desk.count("GONE")
+            self.desk.refusals.count("GONE")
             return False
         return True
+
+
+def _refusal(sequence: int | None, error: RequestError) -> dict[str, Any]:
+    return {
+        "sequence": sequence,
+        "ok": False,
+        "error": {"code": error.code, "message": error.message},
+    }

@@ -39,9 +39,12 @@ def held(now: Status) -> Iterator[str]:
         until = f"plant time {item['expires_s']:.0f} s"
         if "until_wall_s" in item:
             until = _by_the_clock(item["until_wall_s"])
+        kept = item["output"] in now["taken_out"]
+        does = "would hold" if kept else "holds"
+        but = "; but the plant keeps this output to itself" if kept else ""
         yield (
-            f"override by {item['owner']} holds {item['output']} at {value} until {until}, "
-            f"reason: {item['reason']}"
+            f"override by {item['owner']} {does} {item['output']} at {value} until {until}, "
+            f"reason: {item['reason']}{but}"
         )
 
 

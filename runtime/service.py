@@ -336,8 +336,8 @@ class Service:
 
     def _open_operator(self) -> None:
         self.operator: OperatorServer | None = None
-        self.desk = Desk()
-        self.vitals.refused = lambda: sum(list(self.desk.refused.values()))
+        self.desk = Desk(record=self.recorder.event)
+        self.vitals.refused = lambda: dict(self.desk.refused)
         self.desk.starting(f"getting ready for {address(self.config)}")
         self._open.callback(self.desk.close)
         section = self.config.operator
@@ -540,8 +540,8 @@ class Service:
             mode = Mode(command.arguments["mode"])
         except ValueError:
             choices = ", ".join(Mode)
-            raise ConfigError(
-                f"no mode {command.arguments['mode']!r}; there are: {choices}"
+            raise RequestError(
+                "UNKNOWN_MODE", f"no mode {command.arguments['mode']!r}; there are: {choices}"
             ) from None
         if mode is Mode.FULL and (why := self._unproven_for_full(self.bundle, command.actor)):
             raise RequestError(ReasonCode.NO_EVIDENCE, why)
@@ -578,8 +578,9 @@ class Service:
         """Acknowledge what is latched: in the modes, in the gate, in the policy's process."""
         given = command.arguments.get("code")
         if given is not None and given not in list(ReasonCode):
-            raise ConfigError(
-                f"no reason code {given!r}; `steadyhand status` shows what is latched"
+            raise RequestError(
+                "UNKNOWN_CODE",
+                f"no reason code {given!r}; `steadyhand status` shows what is latched",
             )
         code = None if given is None else ReasonCode(given)
         cleared: list[str] = []
@@ -654,7 +655,7 @@ class Service:
     def _begin_swap(self, command: Command) -> Mapping[str, Any]:
         """Verify and start the new policy in another thread; the loop goes on with the old one."""
         if self._swap is not None:
-            raise ConfigError("a swap is under way; look at the status")
+            raise RequestError("SWAP_UNDER_WAY", "a swap is under way; look at the status")
         file = Path(command.arguments["file"])
         about = {"actor": command.actor, "reason": command.arguments["reason"], "file": file.name}
         self.recorder.event({"event": "SwapAsked", "code": "SWAP", **about})

@@ -97,6 +97,9 @@ def status(service: "Service", tick: Tick) -> dict[str, Any]:
         "granted": observation.granted,
         "handshake": str(tick.control),
         "taken_out": list(service.loop.handshake.taken_out),
+        "participation": service.loop.handshake.participation(
+            tick.source, [item.output for item in modes.overrides]
+        ),
         "trusted": tick.verdict.trusted,
         "gate": str(tick.verdict.state),
         "confidence": tick.verdict.confidence,

@@ -16,6 +16,7 @@ from steadyhand.controllers.reasons import ReasonCode
 from steadyhand.runtime.exposition import Family, Kind
 from steadyhand.runtime.health import Health
 from steadyhand.runtime.journal import Journal
+from steadyhand.runtime.refusals import CODES, OTHER
 from steadyhand.runtime.slot import PolicySlot
 from steadyhand.runtime.worker import PolicyProcess
 
@@ -23,6 +24,7 @@ POLICY_STATES = ("none", "thread", "ready", "restarting", "crash_loop", "closed"
 """No bundle; in this process; and the states of a process of its own."""
 ENDS = (ReasonCode.OK, ReasonCode.RESTART, ReasonCode.WATCHDOG_PREV, ReasonCode.OOM_PREV)
 """How a run ends: in order, by a crash, by the watchdog, for want of memory."""
+_REFUSALS = (*sorted(CODES), OTHER)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +63,8 @@ class Vitals:
     """Real time in which the service manager wants a sign of life; 0: it wants none."""
     fed_s: float = 0.0
     """When it last got one."""
-    commands_refused: int = 0
+    commands_refused: Mapping[str, int] = field(default_factory=dict)
+    """By code."""
 
 
 Look = Callable[[], Vitals]
@@ -98,8 +101,8 @@ class ServiceVitals:
     """End of what lets the bundle that drives now into mode full; 0: nothing that ends."""
     run_before: ReasonCode = ReasonCode.OK
     link: object = None
-    refused: Callable[[], int] = lambda: 0
-    """Commands refused so far."""
+    refused: Callable[[], Mapping[str, int]] = dict
+    """Commands refused so far, by code."""
     wall: Callable[[], float] = time.time
 
     def __call__(self) -> Vitals:
@@ -172,11 +175,15 @@ def families(vitals: Vitals) -> Iterable[Family]:
          vitals.watchdog_s),
         ("watchdog_fed_timestamp_seconds", "gauge",
          "When the service manager last got a sign of life; 0: never.", vitals.fed_s),
-        ("operator_refused_total", "counter", "Operators' commands refused.",
-         vitals.commands_refused),
     )  # fmt: skip
     for name, kind, meaning, value in values:
         yield Family(f"steadyhand_{name}", kind, meaning, [({}, value)])
+    yield Family(
+        "steadyhand_operator_refused_total",
+        "counter",
+        "Operators' commands refused, by every way they come in.",
+        [({"code": code}, vitals.commands_refused.get(code, 0)) for code in _REFUSALS],
+    )
     if vitals.certificates:
         yield Family(
             "steadyhand_certificate_not_after_timestamp_seconds",

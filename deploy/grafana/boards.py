@@ -684,7 +684,7 @@ def engineering() -> Board:
         {
             "refused": (
                 f"{one('steadyhand_metrics_refused_total')} + "
-                f"{one('steadyhand_operator_refused_total')}"
+                f"sum without (code) ({one('steadyhand_operator_refused_total')})"
             )
         },
         "short",

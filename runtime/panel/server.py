@@ -34,6 +34,7 @@ from steadyhand.runtime.http_server import (
 from steadyhand.runtime.operator_people import Bucket
 from steadyhand.runtime.operator_protocol import COMMANDS as DESK
 from steadyhand.runtime.operator_protocol import Door, Role, encode, parse_request
+from steadyhand.runtime.operator_protocol import Request as Command
 from steadyhand.runtime.panel.access import Access
 from steadyhand.runtime.panel.pages import read_pages
 from steadyhand.runtime.panel.trends import Trends
@@ -87,6 +88,7 @@ _STATUS = {
     "MALFORMED": 400,
     "ARGUMENTS": 400,
     "UNKNOWN_COMMAND": 400,
+    "UNKNOWN_MODE": 400,
     "DENIED": 401,
     "SESSION": 401,
     "ROLE": 403,
@@ -177,7 +179,6 @@ class Panel:
         self._closing = threading.Event()
         self._sampled = recorder.ticks.head
         self._sampler = threading.Thread(target=self._sample, name="panel-trends", daemon=True)
-        self._denied_told_s = float("-inf")
         self.refused = 0
         self.restarts = 0
         self.server = HttpServer(
@@ -252,7 +253,7 @@ class Panel:
             return self._get(request)
         except RequestError as error:
             self.refused += 1
-            self._desk.count(error.code)
+            self._desk.refusals.count(error.code)
             return refusal(error.code, error.message)
 
     def _check_host(self, request: Request) -> None:
@@ -334,31 +335,39 @@ class Panel:
     # -- commands ----------------------------------------------------------------------------------
 
     def _post(self, request: Request) -> "Response | Future[Response]":
-        """A session or a command.
-
-        Raises:
-            RequestError: READ_ONLY, ORIGIN, MEDIA_TYPE, DENIED, RATE, SESSION, REPLAY, MALFORMED,
-                ARGUMENTS, UNKNOWN_COMMAND or BUSY.
-        """
+        """A session or a command; a refusal goes into the journal with the person's name."""
         if request.method != "POST":
             reply = plain_refusal(405)
             return Response(405, reply.body, JSON, (*HARDENED, ("Allow", "POST")))
+        who, what = "panel", request.path.rpartition("/")[2]
+        try:
+            person, access = self._person(request)
+            who = f"panel:{person}"
+            if request.path == "/api/session":
+                session = access.begin(person)
+                return json_reply(
+                    200, {"session": session, "name": person, "role": Role.OPERATE.name.lower()}
+                )
+            command = parse_request(request.body)
+            what = command.command
+            return self._command(person, access, command)
+        except RequestError as error:
+            self.refused += 1
+            self._desk.refusals.tell(error, who, what, Door.PANEL)
+            return refusal(error.code, error.message)
+
+    def _person(self, request: Request) -> tuple[str, Access]:
+        """Whose token it is, if the request comes from our own page.
+
+        Raises:
+            RequestError: READ_ONLY, ORIGIN, MEDIA_TYPE, DENIED or RATE.
+        """
         if self._access is None:
             raise RequestError("READ_ONLY", "the configuration names no panel.token_file")
         self._check_origin(request)
         if request.headers.get("content-type", "").partition(";")[0].strip().lower() != JSON:
             raise RequestError("MEDIA_TYPE", f"commands come as {JSON}")
-        try:
-            person = self._access.person(bearer_token(request))
-        except RequestError as error:
-            self._tell_denied(error)
-            raise
-        if request.path == "/api/session":
-            session = self._access.begin(person)
-            return json_reply(
-                200, {"session": session, "name": person, "role": Role.OPERATE.name.lower()}
-            )
-        return self._command(person, request.body)
+        return self._access.person(bearer_token(request)), self._access
 
     @staticmethod
     def _check_origin(request: Request) -> None:
@@ -373,15 +382,17 @@ class Panel:
         if foreign or site != "same-origin":
             raise RequestError("ORIGIN", "commands come from the panel's own page only")
 
-    def _command(self, person: str, body: bytes) -> "Future[Response]":
-        """Hand one command to the desk; the reply comes when the loop has answered."""
-        assert self._access is not None  # noqa: S101  (the caller looked)
-        command = parse_request(body)
+    def _command(self, person: str, access: Access, command: Command) -> "Future[Response]":
+        """Hand one command to the desk; the reply comes when the loop has answered.
+
+        Raises:
+            RequestError: UNKNOWN_COMMAND, SESSION, REPLAY or BUSY.
+        """
         if command.command not in COMMANDS:
             raise RequestError(
                 "UNKNOWN_COMMAND", f"the panel's commands are: {', '.join(sorted(COMMANDS))}"
             )
-        self._access.admit(person, command.session, command.sequence)
+        access.admit(person, command.session, command.sequence)
         if not self._room.acquire(blocking=False):
             raise RequestError("BUSY", "too many commands wait for the loop: try again")
         actor = f"panel:{person}"
@@ -398,14 +409,6 @@ class Panel:
         promise = self._crew.submit(carry_out)
         promise.add_done_callback(lambda _: self._room.release())
         return promise
-
-    def _tell_denied(self, error: RequestError) -> None:
-        """Into the journal, but not once per try: who guesses must not fill it."""
-        now_s = time.monotonic()
-        if now_s - self._denied_told_s >= 60.0:
-            self._denied_told_s = now_s
-            text = f"a command from the panel was refused: {error.message}"
-            self._recorder.event({"event": "PanelDenied", "code": "API_DENY", "text": text})
 
 
 _DATA: Mapping[str, Callable[[Panel, Request], Response]] = {

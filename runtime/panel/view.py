@@ -16,7 +16,7 @@ from steadyhand.controllers.signals import Signal
 from steadyhand.runtime.explain import DRIVERS, explain_tick
 from steadyhand.runtime.journal import Status as JournalStatus
 from steadyhand.runtime.modes import Mode
-from steadyhand.runtime.outlook import held, in_control, way_back
+from steadyhand.runtime.outlook import in_control, way_back
 from steadyhand.runtime.panel.trends import Trends
 from steadyhand.runtime.record import RecordLayout, TickRecord
 from steadyhand.runtime.recorder import Event, Recorder
@@ -175,7 +175,7 @@ class View:
             "wall_s": told.wall_s,
             "answer": in_control(now),
             "source": now["source"],
-            "words": "; ".join((DRIVERS[source], *held(now))),
+            "words": DRIVERS[source],
             "since_wall_s": trends.since_wall_s if known else told.wall_s,
             "since_plant_s": trends.since_plant_s if known else now["time_s"],
             "mode": now["mode"],
@@ -186,6 +186,7 @@ class View:
             "shelved": now["shelved"],
             "latched": now["latched"],
             "overrides": now["overrides"],
+            "participation": now["participation"],
             "link": {"state": now["link"], "granted": now["granted"], "control": now["handshake"]},
             "go_live": now["go_live"],
             "written": now["written"],
@@ -369,5 +370,6 @@ _TOLD = {
     "SwapAsked": "swap to {file} asked for: {reason}",
     "Swapped": "{new} instead of {old}",
     "StopAsked": "stop asked for: {reason}",
+    "CommandRefused": "refused ({code}): {command}: {text}",
 }
 """Words for events that carry none."""

@@ -25,12 +25,14 @@ STATUS = {
     "UNKNOWN_COMMAND": _CODES.BadMethodInvalid,
     "UNKNOWN_OUTPUT": _CODES.BadNotFound,
     "UNKNOWN_CODE": _CODES.BadNotFound,
+    "UNKNOWN_MODE": _CODES.BadNotFound,
     "NO_ALARM": _CODES.BadNotFound,
     "OUT_OF_RANGE": _CODES.BadOutOfRange,
     "DURATION": _CODES.BadOutOfRange,
     # now
     "CONFLICT": _CODES.BadInvalidState,
     "ACK_DENIED": _CODES.BadInvalidState,
+    "SWAP_UNDER_WAY": _CODES.BadInvalidState,
     "NO_OVERRIDE": _CODES.BadNothingToDo,
     "NOT_SHELVED": _CODES.BadConditionNotShelved,
     "CRITICAL": _CODES.BadRequestNotAllowed,
@@ -54,11 +56,13 @@ _NUMBERS = {
 
 
 class Wrong(Exception):  # noqa: N818
-    """Arguments that do not fit; the status of each is for the client."""
+    """A call that never gets to the desk; the status of each argument is for the client."""
 
-    def __init__(self, status: int, text: str, each: tuple[int, ...] = ()) -> None:
+    def __init__(
+        self, status: int, text: str, code: str = "ARGUMENTS", each: tuple[int, ...] = ()
+    ) -> None:
         super().__init__(text)
-        self.status, self.text, self.each = status, text, each
+        self.status, self.text, self.code, self.each = status, text, code, each
 
 
 def arguments_of(bound: Bound, given: list[Any] | None) -> dict[str, Any]:
@@ -86,7 +90,7 @@ def arguments_of(bound: Bound, given: list[Any] | None) -> dict[str, Any]:
         elif variant.Value or bound.method.command != "ack":  # acknowledging nothing means all
             made[argument.key] = variant.Value or ""
     if words:
-        raise Wrong(_CODES.BadInvalidArgument, "; ".join(words), tuple(each))
+        raise Wrong(_CODES.BadInvalidArgument, "; ".join(words), each=tuple(each))
     return made
 
 
@@ -124,8 +128,8 @@ def refused(error: RequestError) -> Any:  # noqa: ANN401
 
 
 def unfit(wrong: Wrong) -> Any:  # noqa: ANN401
-    """Result of a call with arguments that do not fit."""
-    result = _result(wrong.status, "ARGUMENTS", wrong.text)
+    """Result of a call that never got to the desk."""
+    result = _result(wrong.status, wrong.code, wrong.text)
     result.InputArgumentResults = [ua.StatusCode(status) for status in wrong.each]
     return result
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from steadyhand.controllers.frames import FilterMode, FilterOutcome, LinkState, Source
 from steadyhand.controllers.trust.gate import GateState
-from steadyhand.runtime.handshake import Control
+from steadyhand.runtime.handshake import Control, Participation
 from steadyhand.runtime.modes import Mode
 from steadyhand.runtime.operator_protocol import Role
 
@@ -116,7 +116,7 @@ CONTROLS = tuple(str(state) for state in Control)
 GATES = tuple(str(state) for state in GateState)
 ACTIONS = _names(FilterMode)
 OUTCOMES = _names(FilterOutcome)
-TAKING_PART = ("none", "policy", "fallback", "hold", "safe", "override")
+TAKING_PART = tuple(str(one) for one in Participation)
 _REASON = Argument("Reason", "String", "why; goes into the journal with your name", "reason")
 _FOR = Argument("Duration", "Double", "how long, plant seconds (at most a day)", "for_s")
 _CODE = Argument("Code", "String", "reason code of the alarm, such as OBS_STALE", "code")

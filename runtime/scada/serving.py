@@ -238,6 +238,7 @@ class Serving:
         if bound is None:
             known = request.ObjectId in self._server.iserver.aspace
             status = ua.StatusCodes.BadMethodInvalid if known else ua.StatusCodes.BadNodeIdUnknown
+            self._owner.desk.refusals.count("UNKNOWN_COMMAND")
             return methods.no_method("no such method on that object", status)
         name, owner = str(user.name), self._owner
         role = owner.role_of(name)
@@ -245,7 +246,8 @@ class Serving:
         code = "OK"
         try:
             if role is None:
-                raise RequestError("DENIED", f"{name} has no role here any more")
+                text = f"{name} has no role here any more"
+                raise methods.Wrong(ua.StatusCodes.BadUserAccessDenied, text, "DENIED")
             arguments = methods.arguments_of(bound, request.InputArguments)
             if command == "swap":
                 arguments["file"] = self._bundle_file(arguments["file"])
@@ -255,8 +257,8 @@ class Serving:
             )
             result, text = methods.done(answer)
         except methods.Wrong as wrong:
-            owner.desk.count("ARGUMENTS")
-            code, text, result = "ARGUMENTS", wrong.text, methods.unfit(wrong)
+            code, text, result = wrong.code, wrong.text, methods.unfit(wrong)
+            owner.desk.refusals.tell(RequestError(code, text), actor, command, Door.SCADA)
         except RequestError as error:
             code, text, result = error.code, error.message, methods.refused(error)
         await self._space.show(

@@ -236,8 +236,6 @@ def _output(
     path: str, name: str, low: float, high: float, status: Mapping[str, Any], clock: _Clock
 ) -> Iterator[tuple[str, Reading]]:
     held = next((item for item in status["overrides"] if item["output"] == name), None)
-    driving = status["source"] if status["source"] in TAKING_PART else "none"
-    follows = "override" if held is not None and driving != "none" else driving
     fresh = status["link"] == LinkState.UP
     for label, key in (("Request", "sent"), ("Proposed", "proposed"), ("Wanted", "wanted")):
         yield f"{path}.{label}", _number(status[key][name])
@@ -247,7 +245,7 @@ def _output(
     yield f"{path}.Feedback", feedback
     yield f"{path}.LimitLow", Reading(low)
     yield f"{path}.LimitHigh", Reading(high)
-    yield f"{path}.Participation", _choice(TAKING_PART, follows)
+    yield f"{path}.Participation", _choice(TAKING_PART, status["participation"][name])
     yield f"{path}.OverrideActive", Reading(held is not None)
     yield f"{path}.OverrideValue", _number(None if held is None else held["value"])
     yield f"{path}.OverrideOwner", Reading("" if held is None else held["owner"])

@@ -76,7 +76,7 @@ class Bounds:
     rivals: frozenset[str] = frozenset()
     """Users whose writes are not ours: injected on purpose."""
     withdrawals: int = 0
-    """How often the grant was taken: each time one command may be on the wire already."""
+    """How often grant or output was taken: each time one command may be on the wire already."""
 
 
 def audit(

@@ -206,10 +206,16 @@ class Inside:
         self.runner.permit = on
         self.runner.refresh()
 
+    def keep(self, output: str) -> None:
+        """The plant keeps one output to itself."""
+        self.runner.keep(output, True)
+        self.runner.refresh()
+
     def reset(self) -> None:
         """Everything is well again."""
         self.runner.faults.clear()
         self.runner.permit = True
+        self.runner.kept[:] = False
         self.link.alter = self.link.meddle = None
         self.link.state = LinkState.UP
         self.clock.late = False

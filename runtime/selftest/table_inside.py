@@ -506,6 +506,21 @@ def _people(parts: PlantParts) -> Iterator[Row]:
     def off(bench: Inside) -> None:
         bench.modes.request(Mode.OFF, "selftest")
 
+    # Without its only output nothing is left to drive. Of several the others go on being driven,
+    # unless the limits need the one that is out.
+    alone = len(parts.outputs) == 1
+    for name in parts.outputs.names:
+        yield Row(
+            f"L1.{name}.kept",
+            f"the plant keeps {name} to itself",
+            lambda bench, name=name: bench.keep(name),  # type: ignore[misc]
+            ("OUTPUT_OUT",),
+            _OFF if alone else Source.POLICY,
+            Wire.NOTHING if alone else Wire.ANY,
+            latch="" if alone else "?PARTIAL_UNSAFE",
+            each=True,
+        )
+
     yield Row("L1.mode_off", "mode off", off, ("MODE_REQUEST",), _OFF, Wire.NOTHING, each=True)
 
     def both(bench: Inside) -> None:

@@ -55,7 +55,7 @@ def rows(parts: PlantParts) -> Iterator[Row]:
     yield from _samples(parts)
     yield from _server(parts)
     yield from _commands(parts)
-    yield from _people()
+    yield from _people(parts)
     yield from _processes(parts)
     yield from _network()
     yield from _plant_restarts(parts)
@@ -384,7 +384,7 @@ def _rival(site: Site, name: str, value: float) -> None:
 # -- people ----------------------------------------------------------------------------------------
 
 
-def _people() -> Iterator[Row]:
+def _people(parts: PlantParts) -> Iterator[Row]:
     yield _row(
         "L1.wire_taken",
         "the plant's operator takes control",
@@ -393,6 +393,18 @@ def _people() -> Iterator[Row]:
         _OFF,
         Wire.NOTHING,
     )
+
+    alone = len(parts.outputs) == 1
+    for name in parts.outputs.names:
+        yield _row(
+            f"L1.wire_{name}_kept",
+            f"the plant's operator keeps {name} to himself",
+            lambda site, name=name: site.keep(name),  # type: ignore[misc]
+            ("OUTPUT_OUT",),
+            _OFF if alone else Source.POLICY,
+            Wire.NOTHING if alone else Wire.ANY,
+            latch="" if alone else "?PARTIAL_UNSAFE",
+        )
 
     def taken_often(site: Site) -> None:
         for i in range(10):

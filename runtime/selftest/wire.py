@@ -205,6 +205,11 @@ class Site:
         self.withdrawals += not on
         self.plant.side.grant(on)
 
+    def keep(self, output: str) -> None:
+        """The plant keeps one output to itself."""
+        self.withdrawals += 1
+        self.plant.side.keep(output, True)
+
     def ask(self, command: str = "status", **arguments: Any) -> dict[str, Any]:  # noqa: ANN401
         """One command over the operator's socket.
 

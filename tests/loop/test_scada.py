@@ -1,6 +1,7 @@
 """The runtime's own OPC UA server, in a real runtime with a real plant: who, what, how much."""
 
 import asyncio
+import os
 import random
 import socket
 import struct
@@ -14,9 +15,12 @@ import pytest
 from asyncua import Client, ua
 from asyncua.common.utils import ServiceError
 
+from steadyhand.controllers.errors import RequestError
+from steadyhand.runtime.operator_client import OperatorClient
+from steadyhand.runtime.operator_people import user_name
 from steadyhand.runtime.operator_protocol import Role
 from steadyhand.runtime.reader import JournalReader
-from steadyhand.runtime.scada.model import TYPES, Method
+from steadyhand.runtime.scada.model import CONTROLS, SOURCES, TAKING_PART, TYPES, Method
 from tests.support.loop_rig import OUTPUT, Rig, until
 from tests.support.scada_rig import ScadaFiles, make_client, scada
 
@@ -344,6 +348,79 @@ def test_a_bundle_is_swapped_by_name_by_an_engineer_only(running, bundles):
             return await client.value("Bundle.Name")
 
     assert asyncio.run(go()) == "second"
+
+
+def refused_as(running, command, **arguments):
+    with pytest.raises(RequestError) as caught:
+        running.rig.ask(command, **arguments)
+    return caught.value.code
+
+
+def test_every_refusal_is_in_the_journal_with_its_person_and_its_own_code(running, bundles):
+    async def go():
+        async with running.client("vic") as client:
+            return await client.call("Mode.Request", "full", "may I?")
+
+    assert asyncio.run(go())[1] == "ROLE"
+    assert refused_as(running, "mode", mode="warp", reason="test") == "UNKNOWN_MODE"
+    assert refused_as(running, "ack", code="NOT_A_CODE") == "UNKNOWN_CODE"
+    file = str(bundles.pack("third", 3))
+    with OperatorClient(running.rig.folder / "var" / "operator.sock", 15.0) as client:
+        client.call("swap", file=file, reason="the first")
+        with pytest.raises(RequestError) as caught:
+            client.call("swap", file=file, reason="the second, at once")
+    assert caught.value.code == "SWAP_UNDER_WAY"
+    wanted = {
+        ("scada:vic", "mode", "ROLE"),
+        (user_name(os.geteuid()), "mode", "UNKNOWN_MODE"),
+        (user_name(os.geteuid()), "ack", "UNKNOWN_CODE"),
+        (user_name(os.geteuid()), "swap", "SWAP_UNDER_WAY"),
+    }
+
+    def told():
+        seen = running.events("CommandRefused")
+        return wanted <= {(one["actor"], one["command"], one["code"]) for one in seen}
+
+    until(told, what="the refusals", instead=lambda: running.events("CommandRefused"))
+    until(lambda: running.rig.status().get("bundle") == "third v3", what="the first swap")
+
+
+# -- what the plant keeps
+
+
+def test_an_output_that_the_plant_keeps_is_shown_as_its_own(running):
+    """The virtual plant has one output: without it nothing is left to drive, in every place."""
+    running.rig.wait_in_control()
+    side = running.rig.plant.side
+
+    async def go():
+        async with running.client() as client:
+            output = f"Outputs.{OUTPUT}"
+            await client.until(f"{output}.Participation", TAKING_PART.index("policy"))
+            side.keep(OUTPUT, True)
+            await client.until(f"{output}.Participation", TAKING_PART.index("plant"))
+            await client.until("Handshake.State", CONTROLS.index("fallback"))
+            call = await client.call(f"{output}.SetOverride", 25.0, 5400.0, "while it is out")
+            await client.until(f"{output}.OverrideActive", True)
+            follows = await client.value(f"{output}.Participation")
+            await client.call(f"{output}.ClearOverride")
+            return call[0], TAKING_PART[follows], await client.value("Mode.Source")
+
+    try:
+        called, follows, source = asyncio.run(go())
+        assert (called, follows) == ("Good", "plant"), "a person does not get it either"
+        assert SOURCES[source] == "hands_off"
+        now = running.rig.ask()
+        assert now["taken_out"] == [OUTPUT] and now["participation"] == {OUTPUT: "plant"}
+        assert "OUTPUT_OUT" in {fault["code"] for fault in now["faults"]}
+        assert "the plant keeps it" in running.rig.cli("status", "CONFIG").stdout
+        assert running.rig.truth()["controlled"] is False
+        before = len(running.rig.writes())
+        until(lambda: running.rig.ask()["tick"] > now["tick"] + 3, what="further ticks")
+        assert len(running.rig.writes()) == before, "nothing of ours arrives"
+    finally:
+        side.keep(OUTPUT, False)
+    running.rig.wait_in_control()
 
 
 # -- how much

@@ -239,6 +239,24 @@ def test_an_output_that_is_out_is_followed_and_not_written():
     assert made.state is Control.ON and made.taken_out == ()
 
 
+@pytest.mark.parametrize("source", Source)
+@pytest.mark.parametrize("out", [(), ("pump",), ("valve", "pump")])
+@pytest.mark.parametrize("overridden", [(), ("valve",), ("pump",)])
+def test_whom_each_output_follows(source, out, overridden):
+    """The plant's own word first, then nobody of ours, then a person, then the driver."""
+    made = driving()
+    made.permit(image(out=out), True, 1.0)
+    found = made.participation(source, overridden)
+    assert list(found) == ["valve", "pump"]
+    for name, whom in found.items():
+        if name in out:
+            assert whom == "plant"
+        elif source is Source.HANDS_OFF:
+            assert whom == "none"
+        else:
+            assert whom == ("override" if name in overridden else source.name.lower())
+
+
 @pytest.mark.parametrize("applied", [GOOD, (5.0, nan)])
 def test_what_the_limits_need_moved_and_the_plant_keeps_stops_everything(applied):
     made = driving()

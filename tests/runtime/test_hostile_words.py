@@ -114,6 +114,7 @@ def full_status(text: str) -> dict[str, object]:
         filter=None,
         sent={"valve": 1.0},
         applied={"valve": 1.0},
+        participation={"valve": "override"},
         proposed={"valve": 1.0},
         observations={text: 1.0},
         overrides=[

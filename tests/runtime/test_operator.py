@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import re
 import signal
 import socket
 import stat
@@ -33,11 +34,13 @@ from steadyhand.runtime.operator_people import OperatorSettings, Role, peer_of, 
 from steadyhand.runtime.operator_protocol import (
     COMMANDS,
     LINE_LIMIT,
+    Door,
     encode,
     parse_object,
     parse_request,
 )
 from steadyhand.runtime.operator_socket import Lines, hang_up
+from steadyhand.runtime.refusals import CODES
 
 ME = os.geteuid()
 ARGUMENTS = {
@@ -66,7 +69,7 @@ def listening(folder, handlers=None, drain=True, **change):
     pressing = {"rate_per_s": 1e6, "burst": 10_000, "answer_s": 5.0}
     names = {field.name for field in fields(DeskSettings)}
     pressing |= {name: change.pop(name) for name in list(change) if name in names}
-    desk = Desk(DeskSettings(**pressing))
+    desk = Desk(DeskSettings(**pressing), record=change.pop("record", None))
     server = OperatorServer(OperatorSettings(**{"path": folder / "s", **change}), desk)
     done, stop = [], threading.Event()
 
@@ -246,6 +249,88 @@ def test_peer_of_a_socket_pair():
     a, b = socket.socketpair()
     with a, b:
         assert peer_of(a) == (ME, os.getegid())
+
+
+# -- what is refused is journalled
+
+
+def refusal_of(desk, code="ROLE", actor="ann", command="mode"):
+    desk.refusals.tell(RequestError(code, "because"), actor, command, Door.SOCKET)
+
+
+def test_every_refusal_is_in_the_journal_at_once_with_who_what_and_why(folder):
+    told = []
+    with listening(folder, record=told.append, roles={ME: Role.VIEW}) as (server, done):
+        with OperatorClient(folder / "s") as client:
+            with pytest.raises(RequestError):
+                client.call("mode", mode="full")
+        assert done == []
+        assert told == [
+            {
+                "event": "CommandRefused",
+                "code": "ROLE",
+                "actor": user_name(ME),
+                "command": "mode",
+                "door": "socket",
+                "text": "mode needs the role operate",
+            }
+        ]
+        with raw(folder) as (end, reader, session):
+            end.sendall(b"rubbish\n")
+            reader.readline()
+            end.sendall(line(session, 1, "status"))
+            reader.readline()
+            end.sendall(line(session, 1, "status"))
+            reader.readline()
+        assert [(one["code"], one["command"]) for one in told[1:]] == [("MALFORMED", "")]
+        assert server.desk.refused == {"ROLE": 1, "MALFORMED": 1, "REPLAY": 1}
+
+
+def test_a_flood_of_refusals_is_bounded_and_counted():
+    told = []
+    desk = Desk(record=told.append)
+    for _ in range(500):
+        refusal_of(desk)
+    assert len(told) == 10, "per person"
+    refusal_of(desk, "DENIED", "bob")
+    assert told[-1]["actor"] == "bob", "one person's flood hides nobody else"
+    for number in range(500):
+        refusal_of(desk, actor=f"user {number}")
+    assert len(told) == 60, "in all"
+    desk.publish({})
+    assert told[-1]["event"] == "CommandsRefused"
+    assert told[-1]["left_out"] == 1001 - 60
+    assert told[-1]["text"] == "941 more refused commands are not listed: ROLE 941"
+    refusal_of(desk)
+    desk.publish({})
+    assert len(told) == 61, "a summary every ten seconds at most"
+    desk.close()
+    assert told[-1]["left_out"] == 1, "nothing is left uncounted at the end"
+    assert desk.refused == {"ROLE": 1001, "DENIED": 1}
+
+
+def test_what_comes_from_outside_is_one_short_line_in_the_journal():
+    told = []
+    desk = Desk(record=told.append)
+    desk.refusals.tell(RequestError("ARGUMENTS", "a\nb" + 999 * "x"), "a\x1bnn", "ack", Door.SCADA)
+    assert told[0]["text"].startswith("a\\nbxxx") and len(told[0]["text"]) == 300
+    assert told[0]["actor"] == "a\\x1bnn"
+
+
+def test_the_label_of_the_metric_is_one_of_a_closed_set():
+    desk = Desk()
+    refusal_of(desk, "NEVER_HEARD_OF")
+    assert desk.refused == {"OTHER": 1}
+
+
+def test_every_code_of_the_source_is_in_the_closed_set():
+    """The client's own words, which no server of ours counts, are named here."""
+    root, found = Path(__file__).parents[2] / "runtime", set()
+    for file in root.rglob("*.py"):
+        text = file.read_text("utf-8")
+        found |= set(re.findall(r'RequestError\(\s*(?:"|ReasonCode\.)([A-Z_]+)', text))
+    assert found - CODES == {"HUNG", "NOT_RUNNING"}
+    assert CODES - found == {"GONE"} - found
 
 
 # -- replays
@@ -434,7 +519,8 @@ def refuse(error):
     ("error", "code", "message"),
     [
         (RequestError("ACK_DENIED", "still present: OBS_STALE"), "ACK_DENIED", "still present"),
-        (ConfigError("no mode 'fast'; there are: off"), "REFUSED", "no mode 'fast'"),
+        (ConfigError("the bundle is no file"), "REFUSED", "the bundle is no file"),
+        (RequestError("UNKNOWN_MODE", "no mode 'fast'"), "UNKNOWN_MODE", "no mode 'fast'"),
         (ZeroDivisionError("secret/path.py line 3"), "INTERNAL", "see the runtime's log"),
     ],
 )

@@ -58,6 +58,32 @@ def test_an_override_is_told_with_its_weight(monkeypatch):
     assert list(held(told())) == []
 
 
+def test_an_override_of_an_output_that_the_plant_keeps_holds_nothing():
+    (text,) = held(told(overrides=[held_output(0.0)], taken_out=["storage_discharge_kw"]))
+    assert text.startswith("override by root would hold storage_discharge_kw at -50 kW until ")
+    assert text.endswith("; but the plant keeps this output to itself")
+
+
+@pytest.mark.parametrize(
+    ("follows", "written", "words"),
+    [
+        ("policy", True, "sent 20, applied 19.5; follows: policy"),
+        ("override", True, "sent 20, applied 19.5; follows: override"),
+        ("none", False, "sent nothing, applied 19.5"),
+        ("plant", True, "the plant keeps it: nothing is sent, applied 19.5"),
+    ],
+)
+def test_the_table_says_whom_an_output_follows(follows, written, words):
+    now = told(
+        source="policy", cause={"code": "OK", "signal": "", "text": ""}, confidence=None,
+        sent={"valve": 20.0}, applied={"valve": 19.5}, participation={"valve": follows},
+        written=written, observations={}, certificates=[], journal={"fault": ""}, filter=None,
+        controller="small@3#ab",
+    )  # fmt: skip
+    rows = list(zip(*(list(column.cells) for column in status_table(now).columns), strict=True))
+    assert ("→ valve", words) in rows
+
+
 @pytest.mark.parametrize("source", ["policy", "fallback", "hold", "safe", "hands_off"])
 def test_an_override_stands_on_top_of_every_status(source):
     now = told(

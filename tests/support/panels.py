@@ -46,6 +46,8 @@ def status(tick: int, **changes: Any) -> dict[str, Any]:
         "alarms": [],
         "shelved": [],
         "overrides": [],
+        "taken_out": [],
+        "participation": {"discharge_kw": "policy"},
         "filter": {"mode": "shaped", "outcome": "solved", "nearest": "energy_low"},
         "written": True,
         "alarm": "",
@@ -82,7 +84,10 @@ class Stand:
         **journal: Any,
     ) -> None:
         self.recorder = fresh_recorder()
-        self.desk = Desk(DeskSettings(answer_s=answer_s, rate_per_s=1e6, burst=1_000_000))
+        self.desk = Desk(
+            DeskSettings(answer_s=answer_s, rate_per_s=1e6, burst=1_000_000),
+            record=self.recorder.event,
+        )
         self.trends = Trends(LAYOUT)
         self.done: list[tuple[str, dict[str, Any], str]] = []
         about = About(

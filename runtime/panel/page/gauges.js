@@ -1,7 +1,7 @@
 // Bars: how near the limits, what is sent, how far the policy is trusted.
 
 import { $, el, put, say, sign, svg } from "./dom.js";
-import { capital, duration, number, plain, quantity, share } from "./words.js";
+import { FOLLOWS, capital, duration, moment, number, plain, quantity, share } from "./words.js";
 
 const WIDE = 1000;
 const HIGH = 14;
@@ -97,25 +97,30 @@ export function showOutputs(state) {
   outputs.forEach((bar, i) => {
     const { signal } = bar;
     const value = (name) => state[name]?.[i] ?? null;
-    const sent = value("sent");
+    const follows = state.participation?.[signal.name] ?? "none";
+    const kept = follows === "plant";
+    const sent = kept ? null : value("sent");
     const applied = value("applied");
     const edge = sent === null ? bar.zero : within(bar.at(sent), 0, WIDE);
     put(bar.fill, { x: Math.min(edge, bar.zero), width: Math.abs(edge - bar.zero) });
     const mark = applied === null ? bar.zero : within(bar.at(applied), 0, WIDE);
     put(bar.applied, { x1: mark, x2: mark });
-    const text = sent === null ? "nothing is sent" : `sent ${quantity(sent, signal.unit)}`;
+    const text = kept ? "▲ the plant keeps it: nothing is sent"
+      : sent === null ? "nothing is sent" : `sent ${quantity(sent, signal.unit)}`;
     say(bar.value, text);
     put(bar.meter, {
       "aria-valuemin": signal.low, "aria-valuemax": signal.high,
       "aria-valuenow": sent ?? 0, "aria-valuetext": text,
     });
     say(bar.note, [
+      `follows ${FOLLOWS[follows]}`,
       `applied by the plant ${quantity(applied, signal.unit)} (line)`,
       `proposed by the policy ${quantity(value("proposed"), signal.unit)}`,
     ].join(" · "));
     const held = state.overrides?.find((item) => item.output === signal.name);
     say(bar.details, held
-      ? `Overridden at ${quantity(held.value, signal.unit)} by ${held.owner}: ${held.reason}`
+      ? `${kept ? "Override waits: " : "Overridden at "}${quantity(held.value, signal.unit)}`
+        + ` by ${held.owner} until ${moment(held.until_wall_s)}: ${held.reason}`
       : `${number(signal.low)} to ${quantity(signal.high, signal.unit)}`
         + (signal.positive ? `; + ${signal.positive}` : ""));
   });

@@ -2,7 +2,7 @@
 
 import { $, el, facts, put, remake, say, sign } from "./dom.js";
 import {
-  SOURCES, capital, day, driver, duration, moment, number, plain, plantTime, unit,
+  SOURCES, capital, day, driver, duration, moment, number, plain, plantTime, quantity, unit,
 } from "./words.js";
 
 const ANSWERS = {
@@ -18,9 +18,11 @@ export function showControl(state, answer, elapsed) {
   const [mark, word] = ANSWERS[answer];
   say($("answer-mark"), mark);
   say($("answer"), word);
-  const drives = state?.tick === null || !state ? "no data yet" : capital(state.words);
+  const known = state && state.tick !== null;
+  const words = known ? [state.words, ...state.overrides.map((item) => held(item, state))].join("; ") : "";
+  const drives = known ? capital(words) : "no data yet";
   say($("drives"), answer === "unknown" && state?.tick != null
-    ? `No news from the loop. Last known: ${state.words}.` : `${drives}.`);
+    ? `No news from the loop. Last known: ${words}.` : `${drives}.`);
   document.body.dataset.answer = answer;
   document.body.dataset.severity = state?.why?.severity ?? "";
   if (!state || state.tick === null) return;
@@ -33,6 +35,14 @@ export function showControl(state, answer, elapsed) {
       + `, handshake ${state.link.control}`],
   ]);
   remake($("why"), [state.why, state.back], whyNot);
+}
+
+// An override with its end by the clock on this wall, like every time on the page.
+function held(item, state) {
+  const kept = state.participation?.[item.output] === "plant";
+  return `override by ${item.owner} ${kept ? "would hold" : "holds"} ${item.output}`
+    + ` at ${quantity(item.value, item.unit)} until ${moment(item.until_wall_s)}, reason: ${item.reason}`
+    + (kept ? "; but the plant keeps this output to itself" : "");
 }
 
 function whyNot([why, back]) {

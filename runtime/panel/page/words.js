@@ -78,6 +78,17 @@ export const driver = (text) => text.replace(/^([A-Z_]+) -> ([A-Z_]+)(?=:)/, (al
   (from.toLowerCase() in SOURCES && to.toLowerCase() in SOURCES
     ? `${capital(SOURCES[from.toLowerCase()])} → ${SOURCES[to.toLowerCase()]}` : all));
 
+// Whom one output follows.
+export const FOLLOWS = {
+  none: "nobody of ours",
+  policy: "the policy",
+  fallback: "the heuristic",
+  hold: "the last value",
+  safe: "the safe set-point",
+  override: "a person",
+  plant: "the plant, which keeps it to itself",
+};
+
 export const SOURCES = {
   policy: "policy",
   fallback: "heuristic",

@@ -405,7 +405,10 @@ def test_wrong_tokens(stand, authorization):
         assert answer["WWW-Authenticate"] == "Bearer"
         assert ANN.encode() not in body
     events, _, _ = stand.recorder.events.peek(0, 100)
-    assert [event.event for event in events] == ["PanelDenied"], "told once a minute, not per try"
+    assert [event.event for event in events] == ["CommandRefused"] * 2
+    assert [event.data["command"] for event in events] == ["session", "command"]
+    assert {event.data["code"] for event in events} == {"DENIED"}
+    assert {event.data["actor"] for event in events} == {"panel"}
     assert stand.done == []
 
 

@@ -159,13 +159,14 @@ def test_methods_are_found_by_instance_and_by_type():
     assert ("Alarms", "Mode.Request") not in found
 
 
-@pytest.mark.parametrize("name", ["Mode", "Source", "Gate"])
+@pytest.mark.parametrize("name", ["Mode", "Source", "Gate", "Participation"])
 def test_choices_only_ever_grow(name):
     """The numbers of states are on other people's screens."""
     known = {
         "Mode": ["off", "shadow", "advisory", "limited", "full"],
         "Source": ["policy", "fallback", "hold", "safe", "hands_off"],
         "Gate": ["trust", "fallback", "probation"],
+        "Participation": ["none", "policy", "fallback", "hold", "safe", "override", "plant"],
     }
     member = {"Mode": "InForce"}.get(name, name)
     (variable,) = [

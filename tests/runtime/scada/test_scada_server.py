@@ -16,7 +16,7 @@ from steadyhand.controllers.errors import ConfigError, RequestError
 from steadyhand.controllers.frames import Quality
 from steadyhand.controllers.reasons import ReasonCode
 from steadyhand.runtime.commands import Desk
-from steadyhand.runtime.scada import serving
+from steadyhand.runtime.scada import model, serving
 from steadyhand.runtime.scada.server import ScadaServer, ScadaSettings
 from steadyhand.runtime.scada.snapshot import Site
 from tests.support.loop_rig import until
@@ -36,7 +36,7 @@ def status(tick: int, **change):
         "cause": {"code": "OK", "signal": "", "text": ""},
         "link": "up", "granted": True, "handshake": "on", "go_live": "by a word",
         "trusted": True, "gate": "trust", "confidence": 0.93,
-        "alarms": [], "shelved": [], "overrides": [],
+        "alarms": [], "shelved": [], "overrides": [], "participation": {"discharge_kw": "policy"},
         "observations": {"energy_kwh": 507.0, "load_kw": 250.0, "flow_kw": 100.0},
         "applied": {"discharge_kw": 100.0}, "proposed": {"discharge_kw": 120.0},
         "wanted": {"discharge_kw": 120.0}, "sent": {"discharge_kw": 100.0}, "written": True,
@@ -51,7 +51,8 @@ class Played:
     """A server, and a loop that ticks when the test says so."""
 
     def __init__(self, settings: ScadaSettings = INSECURE, site: Site = SITE) -> None:
-        self.recorder, self.desk = fresh_recorder(), Desk()
+        self.recorder = fresh_recorder()
+        self.desk = Desk(record=self.recorder.event)
         self.done: list[tuple] = []
         self.server = ScadaServer(
             settings, site, self.desk, self.recorder, lambda: None, lambda: (41, -1)
@@ -183,6 +184,17 @@ def test_what_is_not_known_has_no_number():
             "BadNoData",
         ]  # fmt: skip
         assert [v.Value.Value for v in values if v.StatusCode.is_bad()] == [None] * 5
+
+
+def test_whom_an_output_follows_is_what_the_loop_says():
+    with playing() as played:
+        words = model.TAKING_PART
+        for word in words:
+            number = played.tick({"participation": {"discharge_kw": word}})
+            until(played.there, what="the server")
+            until(lambda n=number: played.read("Tick")[0].Value.Value == n, what="the tick")
+            (seen,) = played.read("Outputs.discharge_kw.Participation")
+            assert words[seen.Value.Value] == word
 
 
 def test_without_certificates_everybody_is_an_operator_and_an_alarm_says_so():
