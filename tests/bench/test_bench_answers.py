@@ -9,10 +9,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 import typer
+from asyncua.ua import UaError
 from typer.testing import CliRunner
 
+from steadyhand.adapters.sim.certificates import make_pki
 from steadyhand.controllers.errors import RequestError, SteadyhandError
-from steadyhand.training.bench import commands, fieldbus, goals, machine, opcua_server, pacing
+from steadyhand.training.bench import (
+    commands,
+    fieldbus,
+    freshness,
+    goals,
+    machine,
+    opcua_server,
+    pacing,
+)
 from steadyhand.training.bench.goals import GOALS, Check, Goal, faster, find
 from steadyhand.training.bench.report import markdown, run_goals, tables, times
 from steadyhand.training.bench.turns import Row, Setting, take_turns
@@ -189,6 +199,20 @@ def test_cyclic_read_gives_what_the_c_server_holds():
     assert opcua_server.value_of(3) == -2.75
 
 
+def test_many_tags_are_read_signed_and_encrypted(tmp_path):
+    """By both ways of the link and by the rival: with these settings neither does it openly."""
+    pytest.importorskip("o6")
+    pki = make_pki(tmp_path / "pki", opcua_server.PKI_NAME)
+    with fieldbus.c_server(40, 40, pki) as endpoint:
+        for subscribe in (True, False):
+            row = freshness.link_ticks(endpoint, 40, 5, subscribe, pki)
+            assert row["calls"] == 5
+            assert row["oldest value, p99 ms"] < 1e3 * freshness.UP_S  # inf where one is not good
+        assert freshness.library_ticks(endpoint, 40, 5, pki)["calls"] == 5
+    with fieldbus.c_server(40, 40) as endpoint, pytest.raises(UaError):
+        freshness.library_ticks(endpoint, 40, 5, pki)  # a server that does not encrypt
+
+
 def test_without_a_c_server_the_remedy_is_named(monkeypatch, shortest):
     monkeypatch.setattr(fieldbus, "find_spec", lambda _: None)
     result = find("fieldbus").measure(shortest)
@@ -208,7 +232,7 @@ def test_ratios_as_people_say_them(value, text):
 def test_a_goal_whose_process_dies_is_an_error():
     broken = Goal(9, "nowhere", "t", "a", "e")
     with pytest.raises(SteadyhandError, match=r"goal 9 ended with 1: .*no goal 'nowhere'"):
-        run_goals([broken], 2, False, "steadyhand bench")
+        run_goals([broken], Setting(2), "steadyhand bench")
 
 
 @pytest.fixture

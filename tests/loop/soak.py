@@ -3,11 +3,15 @@
     python tests/loop/soak.py --minutes 30
     python tests/loop/soak.py --minutes 4320        (72 hours)
 
-A new bundle every 10 s, the link cut about every 30 s, the secure channel renewed every 5 s, a new
+A new bundle every 10 s, the link cut every 30 s, the secure channel renewed every 5 s, a new
 segment of the journal every minute. Sampled: the runtime's memory, descriptors and threads, how
 long ticks take, writes that are missing outside of the cuts. A line of progress every 10 s, a
-result as JSON in the end; the exit status is 1 if anything of it breaks a rule. Ctrl-C ends it
-early, with its result.
+result as JSON in the end; `--write` keeps it in tests/loop/results/soak.json.
+
+Slopes, and how much longer the slowest ticks of the last tenth take than those of the first, are
+told with their 95 % interval. An interval wholly above its limit is wrong, and so is anything else
+that breaks a rule: the exit status is 1. One that holds the limit is named "undecided": the run was
+too short to tell. Ctrl-C ends it early, with its result.
 """
 
 import argparse
@@ -28,7 +32,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy.stats import t as student
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
@@ -37,7 +40,19 @@ from steadyhand.adapters.sim.chaos_proxy import ChaosProxy  # noqa: E402
 from steadyhand.controllers.errors import JournalError, RequestError  # noqa: E402
 from steadyhand.runtime import chain  # noqa: E402
 from steadyhand.runtime.reader import JournalReader  # noqa: E402
+from tests.support import results  # noqa: E402
 from tests.support.loop_rig import PERIOD_S, Bundles, Rig, until  # noqa: E402
+from tests.support.soak_figures import (  # noqa: E402
+    ABOVE,
+    RING_TICKS,
+    SETTLE_MOST_S,
+    SLOWER,
+    UNDECIDED,
+    settling_s,
+    slope_per_hour,
+    tick_tenths,
+    verdict,
+)
 
 ENDPOINT = "opc.tcp://127.0.0.1:4840/steadyhand/"
 OFTEN = {"clean_ticks: 4": "clean_ticks: 4\n  max_raises: 100000"}
@@ -46,18 +61,12 @@ CUT_S = 1.0
 """How long a cut link stays away."""
 WINDOW_S = 10.0
 """Longest that a cut excuses; less when control is back before."""
-RING_TICKS = 1.1 * 4096
-"""The recorder's ring is memory that fills once."""
-SETTLE_SHARE, SETTLE_LEAST_SHARE, SETTLE_MOST_S = 0.6, 0.25, 7200.0
-"""Warming up does not count for slopes: until the ring is full, or 0.6 of a run too short for it,
-of which memory is told but not judged."""
-BLOCKS = 12
-"""A slope is fitted through the means of so many stretches of time, so that what follows from the
-sample before does not count as another one."""
-SPAN_S = 3600.0
-"""The first and the last hour are compared."""
 RSS_LIMIT_MB_H = 1.0
+FLAT_PER_H = 1.0
+"""A slope of descriptors or threads that may be one an hour or more is not known to be none."""
 TICK_SHARE = 0.5
+"""Of the period, the most that the slowest ticks may take."""
+RESULTS = results.RESULTS / "soak.json"
 
 
 @dataclass
@@ -84,34 +93,6 @@ class Samples:
             self.descriptors.append(descriptors)
 
 
-def settling_s(length_s: float, tick_s: float) -> float:
-    """What of a run does not count for slopes."""
-    wanted_s = max(SETTLE_LEAST_SHARE * length_s, RING_TICKS * tick_s)
-    return min(wanted_s, SETTLE_SHARE * length_s, SETTLE_MOST_S)
-
-
-def slope_per_hour(time_s: array, values: array, settle_s: float) -> dict[str, float]:
-    """Slope with its 95 % interval, by least squares through the means of equal stretches."""
-    if len(time_s) < 2 * BLOCKS:
-        return {"slope": 0.0, "low": float("-inf"), "high": float("inf")}
-    at = np.array(time_s) / 3600.0
-    kept = at >= settle_s / 3600.0
-    x = np.array([part.mean() for part in np.array_split(at[kept], BLOCKS)])
-    y = np.array([part.mean() for part in np.array_split(np.array(values)[kept], BLOCKS)])
-    spread = float(((x - x.mean()) ** 2).sum())
-    slope = float(((x - x.mean()) * (y - y.mean())).sum()) / spread
-    rest = y - y.mean() - slope * (x - x.mean())
-    error = float(np.sqrt((rest**2).sum() / (BLOCKS - 2) / spread))
-    half = float(student.ppf(0.975, BLOCKS - 2)) * error
-    return {
-        "slope": round(slope, 4),
-        "low": round(slope - half, 4),
-        "high": round(slope + half, 4),
-        "begin": round(float(y[0]), 3),
-        "end": round(float(y[-1]), 3),
-    }
-
-
 class Ticks:
     """Reads the journal behind the loop and judges every tick once."""
 
@@ -127,8 +108,8 @@ class Ticks:
         self.counts: Counter[str] = Counter()
         self.outside: list[dict[str, Any]] = []
         """The first ticks without a write that nothing excuses."""
-        self.took: list[tuple[float, array]] = []
-        """Seconds of ticks, by hour."""
+        self.at_s, self.took_s = array("d"), array("d")
+        """When each tick was, and how long it took, waiting for its time left out."""
 
     def start(self, sequence: int) -> None:
         """Judge from this tick on."""
@@ -160,20 +141,12 @@ class Ticks:
                 self.outside.append({"tick": tick.sequence, "wall_s": at_s, "reasons": reasons})
         elif at_s > self._cut_s + CUT_S:
             self._back = True
-        if not self.took or at_s - self.took[-1][0] > SPAN_S:
-            self.took.append((at_s, array("d")))
-            del self.took[1:-2]  # the first, the one before the last, the last
-        self.took[-1][1].append(sum(tick.timings))
+        self.at_s.append(at_s)
+        self.took_s.append(sum(tick.timings[1:]))
 
-    def p999_ms(self) -> dict[str, float]:
-        """Of the first and of the last hour (of which the last whole one, where there is one)."""
-        if not self.took:
-            return {}
-        whole = self.took[-2] if len(self.took) > 2 else self.took[-1]
-        return {
-            name: round(1e3 * float(np.quantile(np.array(span[1]), 0.999)), 2)
-            for name, span in (("first_hour", self.took[0]), ("last_hour", whole))
-        }
+    def p999_ms(self) -> float:
+        """Of all ticks so far."""
+        return round(1e3 * float(np.quantile(self.took_s, 0.999)), 2) if self.took_s else 0.0
 
 
 _maker: list[Bundles] = []
@@ -285,7 +258,7 @@ class Soak:
             f"{now_s / 60:7.1f} min  {counts['ticks']} ticks  rss {seen.rss_mb[-1]:.1f} MB  "
             f"fds {seen.descriptors[-1]:.0f}  threads {seen.threads[-1]:.0f}  "
             f"swaps {self.done['swapped']}  cuts {self.done['cuts']}  "
-            f"renewals {self._renewed()}  p99.9 {self.ticks.p999_ms().get('last_hour', 0)} ms  "
+            f"renewals {self._renewed()}  p99.9 {self.ticks.p999_ms()} ms  "
             f"missed {counts['missed in cuts']} in cuts, {counts['missed outside']} outside"
         )
 
@@ -306,30 +279,38 @@ class Soak:
             name: slope_per_hour(seen.time_s, getattr(seen, name), settle_s)
             for name in ("rss_mb", "descriptors", "threads")
         }
-        p999 = self.ticks.p999_ms()
+        tenths = tick_tenths(self.ticks.at_s, self.ticks.took_s)
         limit_ms = 1e3 * TICK_SHARE * self.options.tick
         bad = {name: counted[name] for name in ("nonfinite", "outside", "rate", "ungranted")}
+        told = {
+            "memory grows": verdict(slopes["rss_mb"], RSS_LIMIT_MB_H),
+            "descriptors grow": verdict(slopes["descriptors"], 0.0, FLAT_PER_H),
+            "threads grow": verdict(slopes["threads"], 0.0, FLAT_PER_H),
+            "ticks get slower": verdict(tenths, SLOWER),
+        }
+        if not long_enough:
+            told["memory grows"] = UNDECIDED
         wrong = {
             "the runtime's exit status": status != 0,
             "the chain": not verified.ok,
             "writes missed outside of cuts": counts["missed outside"] > 0,
             "writes that no rule allows": any(bad.values()),
-            "memory grows": long_enough and slopes["rss_mb"]["low"] > RSS_LIMIT_MB_H,
-            "descriptors grow": slopes["descriptors"]["low"] > 0.0,
-            "threads grow": slopes["threads"]["low"] > 0.0,
-            "ticks are slow": any(value > limit_ms for value in p999.values()),
+            **{name: found == ABOVE for name, found in told.items()},
+            "ticks are slow": self.ticks.p999_ms() > limit_ms,
             "it ended by itself": self.done["runtime ended by itself"] > 0,
             "bundles were refused": any(name.startswith("swap refused") for name in self.done),
         }
         return {
-            "command": f"python tests/loop/soak.py --minutes {self.options.minutes:g}",
+            "command": f"python tests/loop/soak.py --minutes {self.options.minutes:g} --write",
+            "commit": results.COMMIT,
             "minutes": round(length_s / 60, 2),
             "tick_wall_s": self.options.tick,
             "ticks": counts["ticks"],
             "happened": {**self.done, "renewals": self._renewed(),
                          "segments": verified.segments},
             "per_hour": {**slopes, "settling_s": settle_s, "memory_judged": long_enough},
-            "tick_p999_ms": {**p999, "limit": limit_ms},
+            "tick_p999_ms": {"all": self.ticks.p999_ms(), "limit": limit_ms},
+            "last_tenth_against_first": {**tenths, "limit": SLOWER},
             "missed_writes": {"in_cuts": counts["missed in cuts"],
                               "outside": counts["missed outside"]},
             "skipped_periods": {"in_cuts": counts["skipped in cuts"],
@@ -339,6 +320,7 @@ class Soak:
             "counted_by_the_plant": bad,
             "chain": chain.describe_problem(verified),
             "wrong": [name for name, found in wrong.items() if found],
+            "undecided": [name for name, found in told.items() if found == UNDECIDED],
         }  # fmt: skip
 
     def close(self) -> None:
@@ -354,12 +336,11 @@ def numbers() -> argparse.Namespace:
     add("--minutes", type=float, default=30.0)
     add("--tick", type=float, default=0.2, help="wall seconds of a tick")
     add("--swap-every", type=float, default=10.0, help="seconds")
-    # three losses within a minute are flapping, and a minute without writes
-    add("--cut-every", type=float, default=31.0, help="seconds")
+    add("--cut-every", type=float, default=30.0, help="seconds")
     add("--renew-every", type=float, default=5.0, help="seconds")
     add("--rotate-every", type=float, default=60.0, help="seconds")
     add("--keep-mb", type=float, default=4.0, help="of the journal; the rest is purged")
-    add("--out", type=Path, default=None, help="file for the result too")
+    add("--write", action="store_true", help=f"keep the result in {RESULTS.name}")
     return made.parse_args()
 
 
@@ -381,9 +362,10 @@ def main() -> int:
     options = numbers()
     (result,) = soaking(options)
     print(result)
-    if options.out is not None:
-        options.out.write_text(result + "\n", encoding="utf-8")
-    return 1 if json.loads(result)["wrong"] else 0
+    found = json.loads(result)
+    if options.write:
+        results.keep(RESULTS, found)
+    return 1 if found["wrong"] else 0
 
 
 if __name__ == "__main__":

@@ -1,8 +1,5 @@
 """Five policies that mean harm, through the real loop; the plant counts what they broke."""
 
-import json
-from pathlib import Path
-
 import numpy as np
 import pytest
 
@@ -12,11 +9,12 @@ from steadyhand.controllers.frames import FilterMode, LinkState, Source
 from steadyhand.controllers.reasons import ReasonCode
 from steadyhand.controllers.trust.gate import Gate, GateSettings
 from steadyhand.runtime.modes import Mode, ModeSettings
+from tests.support import results
 from tests.support.hostile import ConstantPolicy
 from tests.support.loop_hostile import HOSTILE, PLANT, attack
 from tests.support.loop_lockstep import FOR_EVER, Bench, Unasked
 
-RESULTS = Path(__file__).parent / "results" / "hostile.json"
+RESULTS = results.RESULTS / "hostile.json"
 COMMAND = "python -m pytest -m slow --timeout 7200 tests/loop/test_hostile.py"
 SLOW_TICKS = 1_000_000
 HARMLESS_UNFILTERED = {"not_a_number"}
@@ -81,8 +79,8 @@ def test_weather_that_no_idle_tank_can_bear():
 
 def write_down(part, policy, seed, found, bare):
     """Keep one attack's numbers."""
-    known = json.loads(RESULTS.read_text("utf-8")) if RESULTS.exists() else {}
-    row = {"policy": policy, "seed": seed, **vars(found)}
+    known = results.read(RESULTS)
+    row = {"policy": policy, "seed": seed, "commit": results.COMMIT, **vars(found)}
     for name in ("unexplained", "untold", "filtered"):
         del row[name]
     row["without_filter"] = {"ticks": bare.ticks, "broken": bare.broken, "worst": bare.worst}
@@ -96,8 +94,7 @@ def write_down(part, policy, seed, found, bare):
         "policies": known.get("policies", []),
         "beyond": known.get("beyond", []),
     } | {part: [*rows, row]}
-    RESULTS.parent.mkdir(exist_ok=True)
-    RESULTS.write_text(json.dumps(known, indent=2, allow_nan=False) + "\n", encoding="utf-8")
+    results.keep(RESULTS, known)
 
 
 def reasons_of(bench, tick):

@@ -11,8 +11,12 @@ from typing import Any
 import numpy as np
 
 from steadyhand.runtime import chain
+from steadyhand.runtime.chain import Head
 from steadyhand.runtime.crash_loop import STATE_FILE
+from steadyhand.runtime.reader import JournalReader
+from steadyhand.runtime.record import TickRecord
 from tests.support.loop_rig import OUTPUT, Rig, judge, until
+from tests.support.tails import Tails, acknowledged, lost, tails
 
 KINDS = ("plant", "policy", "runtime")
 CLEAN_TICKS = 4
@@ -25,6 +29,8 @@ LIFE_S = 4.0
 """Longest life of a hurried run: some are killed at their start, some while they drive."""
 KILLS_TO_LATCH = 3
 """So many kills with one policy in ten minutes, and the next start waits for a person."""
+RESTART_S = 2.0
+"""Longest from the start of the process to its first finished tick."""
 ENDS_TO_LATCH = 3
 """So many ends of the policy's process in ten minutes, and it waits for a person."""
 
@@ -35,6 +41,14 @@ def alive(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
         return False
+
+
+def percentiles(times: list[float]) -> dict[str, float]:
+    """Of seconds, for the record."""
+    return {
+        label: round(float(np.percentile(times, share)), 3)
+        for label, share in (("p50", 50), ("p95", 95), ("worst", 100))
+    }
 
 
 @dataclass
@@ -61,6 +75,10 @@ class Campaign:
     bad_writes: dict[str, int] = field(default_factory=dict)
     """What the plant itself counted, while it lived."""
     killed_at_wall_s: list[float] = field(default_factory=list)
+    tails: list[Tails] = field(default_factory=list)
+    """What each kill of the runtime cut off."""
+    acknowledged: list[Head] = field(default_factory=list)
+    """The last record on disk before each of them, where there was one to be seen."""
 
     def figures(self) -> dict[str, Any]:
         """Counts and percentiles."""
@@ -75,12 +93,17 @@ class Campaign:
         ):
             times = getattr(self, name)
             if times:
-                made[name] = {
-                    label: round(float(np.percentile(times, share)), 3)
-                    for label, share in (("p50", 50), ("p95", 95), ("worst", 100))
-                }
+                made[name] = percentiles(times)
         if self.barred_starts:
             made["starts_without_the_policy"] = self.barred_starts
+        if self.tails:
+            made["cut_off"] = {
+                "transactions": sum(one.transactions for one in self.tails),
+                "segments": sum(one.segments for one in self.tails),
+                "slots": sum(one.slots for one in self.tails),
+                "most_of_the_journal_by_one_kill": max(one.journal for one in self.tails),
+                "most_slots_by_one_kill": max(one.slots for one in self.tails),
+            }
         made["policy_processes_left_behind"] = self.stale_children
         made["counted_by_the_plant"] = self.bad_writes
         return made
@@ -103,6 +126,9 @@ class Killer:
         """Kills of the runtime since its notes of crashes were taken away."""
         self._orphans: list[tuple[int, float]] = []
         """Policy processes of killed runtimes, and when these were killed."""
+        self._begun_wall_s = 0.0
+        self._lives: dict[int, list[tuple[float, float]]] = {}
+        """Begin and end of each run that was killed, wall seconds, by the number of its process."""
 
     def kill(self, kind: str) -> None:
         """One kill at a random phase of the tick, and the way back."""
@@ -120,9 +146,7 @@ class Killer:
         hurried = self._random.random() < HURRIED_SHARE
         time.sleep(self._random.uniform(0.0, LIFE_S if hurried else 3.0 * rig.period_s))
         child = rig.policy_pid()
-        self.done.killed_at_wall_s.append(time.time())
-        rig.runtime.kill()
-        rig.runtime.wait()
+        self._kill_runtime()
         if child is not None:
             self._orphans.append((child, time.monotonic()))
         self.done.kills["runtime"] += 1
@@ -150,7 +174,64 @@ class Killer:
         verified = chain.verify(self.rig.journal)
         assert verified.ok, chain.describe_problem(verified)
         found = judge(self.rig, tuple(self.done.killed_at_wall_s), self._starts)
-        return self.done.figures() | {"compared_with_the_journal": asdict(found)}
+        made = self.done.figures() | {"compared_with_the_journal": asdict(found)}
+        if self.done.tails:
+            made |= self._journal_figures()
+        return made
+
+    def _journal_figures(self) -> dict[str, Any]:
+        """What the journal says of all runs that were killed."""
+        first_s: dict[tuple[int, float], float] = {}
+        rescued = repairs = 0
+        with JournalReader(self.rig.journal) as journal:
+            repairs = sum(one.header["reason"] == "AUDIT_REPAIR" for one in journal.segments)
+            for segment, item in journal.items():
+                if isinstance(item, TickRecord):
+                    rescued += segment.header["reason"] == "rescue"
+                    life = self._life(segment.header["run"])
+                    if life is not None:
+                        first_s.setdefault(life, item.wall_ns / 1e9 - life[1])
+        # a run that was killed before it could have ticked says nothing of how long a start takes
+        long = [
+            first_s.get((pid, begin), end - begin)
+            for pid, lives in self._lives.items()
+            for begin, end in lives
+            if end - begin >= RESTART_S
+        ]
+        heads = self.done.acknowledged
+        return {
+            "runs_that_lived_2_s": len(long),
+            "their_first_tick_s": percentiles(long) if long else {},
+            "acknowledged_records": {
+                "looked_for": len(heads),
+                "lost": len(lost(self.rig.journal, heads)),
+            },
+            "ticks_from_the_black_box": rescued,
+            "chains_repaired": repairs,
+        }
+
+    def _life(self, run: str) -> tuple[int, float] | None:
+        """Process and begin of a run that was killed, by the name it has in the journal."""
+        opened_ns, _, pid = run.partition("-")
+        for begin, end in self._lives.get(int(pid), ()):
+            if begin <= int(opened_ns) / 1e9 <= end:
+                return int(pid), begin
+        return None
+
+    def _kill_runtime(self) -> None:
+        """Kill it, and look at what lies there before anything puts it in order."""
+        rig = self.rig
+        assert rig.runtime is not None
+        head = acknowledged(rig.journal)
+        self.done.killed_at_wall_s.append(time.time())
+        rig.runtime.kill()
+        rig.runtime.wait()
+        if self._begun_wall_s:
+            life = (self._begun_wall_s, time.time())
+            self._lives.setdefault(rig.runtime.pid, []).append(life)
+        if head is not None:
+            self.done.acknowledged.append(head)
+        self.done.tails.append(tails(rig.journal, rig.folder / "var" / "operator.black-box"))
 
     def _plant(self) -> None:
         rig = self.rig
@@ -210,9 +291,7 @@ class Killer:
         rig = self.rig
         assert rig.runtime is not None
         child = rig.policy_pid()
-        self.done.killed_at_wall_s.append(time.time())
-        rig.runtime.kill()
-        rig.runtime.wait()
+        self._kill_runtime()
         until(lambda: not rig.truth()["controlled"], self._patience_s, "the plant's own control")
         if child is not None and alive(child):
             time.sleep(0.5)
@@ -243,6 +322,7 @@ class Killer:
         self._orphans = [one for one in self._orphans if one not in due]
 
     def _start_runtime(self) -> None:
+        self._begun_wall_s = time.time()
         self.rig.start_runtime()
         self._starts += 1
         self._ends = self._losses = 0

@@ -2,9 +2,11 @@
 
     python -m tests.support.soak_runtime CONFIG CHANNEL_S ROTATE_S KEEP_BYTES RENEWALS
 
-Everything is the real runtime but three numbers that no configuration holds: the secure channel is
+Everything is the real runtime but four numbers that no configuration holds: the secure channel is
 renewed every CHANNEL_S seconds, the journal begins a new segment every ROTATE_S seconds and keeps
-KEEP_BYTES. A byte is added to the file RENEWALS for every renewal that the server granted.
+KEEP_BYTES, and the third loss of the link within 50 s is flapping, not within a minute, so that it
+can be cut every 30 s. A byte is added to the file RENEWALS for every renewal that the server
+granted.
 """
 
 import dataclasses
@@ -15,6 +17,7 @@ from typing import Any
 
 from steadyhand.runtime.run import run
 
+FLAP_S = 50.0
 RENEWED_AFTER = 0.75
 """Share of a channel's life after which the client renews it (OPC 10000-4, 5.5.2.1)."""
 
@@ -29,7 +32,7 @@ def main() -> None:
 
     as_configured = assemble.opcua_settings
     assemble.opcua_settings = lambda *words: dataclasses.replace(
-        as_configured(*words), channel_life_s=channel_s / RENEWED_AFTER
+        as_configured(*words), channel_life_s=channel_s / RENEWED_AFTER, flap_window_s=FLAP_S
     )
     service.JournalLimits = functools.partial(  # type: ignore[misc]
         service.JournalLimits, segment_age_s=rotate_s, keep_bytes=keep_bytes

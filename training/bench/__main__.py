@@ -1,4 +1,7 @@
-"""One goal in a process of its own: `python -m steadyhand.training.bench GOAL ROUNDS RT FILE`."""
+"""One goal in a process of its own, for `steadyhand bench`.
+
+python -m steadyhand.training.bench GOAL ROUNDS REALTIME ENCRYPTED FILE
+"""
 
 import json
 import sys
@@ -8,6 +11,7 @@ from steadyhand.training.bench.goals import find
 from steadyhand.training.bench.turns import Setting
 
 if __name__ == "__main__":
-    word, rounds, in_realtime, target = sys.argv[1:]
-    result = find(word).measure(Setting(int(rounds), in_realtime == "yes"))
+    word, rounds, in_realtime, encrypted, target = sys.argv[1:]
+    setting = Setting(int(rounds), in_realtime == "yes", encrypted=encrypted == "yes")
+    result = find(word).measure(setting)
     Path(target).write_text(json.dumps(result))

@@ -13,6 +13,7 @@ from steadyhand.runtime.terminal import console, must_write, named_file
 from steadyhand.training.bench.goals import GOALS, find
 from steadyhand.training.bench.machine import realtime_permitted
 from steadyhand.training.bench.report import run_goals, tables
+from steadyhand.training.bench.turns import Setting
 
 HELP = "\n\n".join(
     [
@@ -37,6 +38,10 @@ def bench(
         bool,
         typer.Option("--realtime", help="In the real-time class on one core: for busy machines."),
     ] = False,
+    encrypted: Annotated[
+        bool,
+        typer.Option("--encrypted", help="Goal 7: sign and encrypt every message of the 250 tags."),
+    ] = False,
     out: Annotated[Path | None, typer.Option(help="Write the data to this file too.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print data instead of text.")] = False,
 ) -> None:
@@ -50,8 +55,7 @@ def bench(
     out_console = console(stderr=as_json)
     report = run_goals(
         wanted,
-        rounds,
-        realtime,
+        Setting(rounds, realtime, encrypted=encrypted),
         command,
         lambda result: out_console.print(*tables(result), *result.get("notes", []), sep="\n"),
     )

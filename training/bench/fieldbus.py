@@ -7,14 +7,17 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from steadyhand.adapters.opcua.race import Race, read_race
+from steadyhand.adapters.sim.certificates import Pki, make_pki
 from steadyhand.controllers.errors import ConfigError
 from steadyhand.training.bench.freshness import PERIOD_S, STALE, library_ticks, link_ticks
 from steadyhand.training.bench.goals import Check, Measured
 from steadyhand.training.bench.machine import realtime
-from steadyhand.training.bench.opcua_server import NAMESPACE
+from steadyhand.training.bench.opcua_server import NAMESPACE, PKI_NAME
 from steadyhand.training.bench.turns import Setting
 
 BOUNDS = {20: 1 / 4, 100: 1 / 6}
@@ -38,13 +41,7 @@ def measure(setting: Setting) -> Measured:
             races[tags] = read_race(endpoint, names, NAMESPACE, CALLS_PER_ROUND * setting.rounds)
     tables = {f"{tags} tags": _rows(race, setting) for tags, race in races.items()}
     title = f"{FRESH_TAGS} tags that change, a tick every {PERIOD_S * 1e3:g} ms"
-    ticks = TICKS_PER_ROUND * setting.rounds
-    with realtime(setting.realtime), c_server(FRESH_TAGS, changing=FRESH_TAGS) as endpoint:
-        tables[title] = [
-            {"name": FOLLOWED} | link_ticks(endpoint, FRESH_TAGS, ticks, subscribe=True),
-            {"name": POLLED} | link_ticks(endpoint, FRESH_TAGS, ticks, subscribe=False),
-            {"name": f"{RIVAL} in the tick"} | library_ticks(endpoint, FRESH_TAGS, ticks),
-        ]
+    tables[title] = list(_fresh_rows(setting))
     *ours, rival = tables[title]
     checks = []
     for row in ours:
@@ -60,11 +57,25 @@ def measure(setting: Setting) -> Measured:
             Check(f"{title}: values that differ", float(not race.equal), 0.0),
         ]
     shares = ", ".join(f"{race.columns_share:.1%} of {tags}" for tags, race in races.items())
+    many = "signed and encrypted" if setting.encrypted else "security None, too"
     notes = [
         "server: open62541 through the package o6, security None, a process of its own",
+        f"{FRESH_TAGS} tags: a server for each row, {many}",
         f"replies decoded as columns: {shares} tags",
     ]
     return Measured(tables, checks, notes)
+
+
+def _fresh_rows(setting: Setting) -> Iterator[dict[str, Any]]:
+    """Each with a server of its own, which lives no longer than ten minutes."""
+    ticks = TICKS_PER_ROUND * setting.rounds
+    with TemporaryDirectory(prefix="bench") as name, realtime(setting.realtime):
+        pki = make_pki(Path(name), PKI_NAME) if setting.encrypted else None
+        for row, subscribe in ((FOLLOWED, True), (POLLED, False)):
+            with c_server(FRESH_TAGS, FRESH_TAGS, pki) as endpoint:
+                yield {"name": row} | link_ticks(endpoint, FRESH_TAGS, ticks, subscribe, pki)
+        with c_server(FRESH_TAGS, FRESH_TAGS, pki) as endpoint:
+            yield {"name": f"{RIVAL} in the tick"} | library_ticks(endpoint, FRESH_TAGS, ticks, pki)
 
 
 def _rows(race: Race, setting: Setting) -> list[dict[str, Any]]:
@@ -76,8 +87,10 @@ def _rows(race: Race, setting: Setting) -> list[dict[str, Any]]:
 
 
 @contextmanager
-def c_server(tags: int = TAGS, changing: int = 0) -> Iterator[str]:
+def c_server(tags: int = TAGS, changing: int = 0, pki: Pki | None = None) -> Iterator[str]:
     """Endpoint of a running server in C; `changing` of its tags hold the time.
+
+    With `pki` it also signs and encrypts; it trusts the one client in there.
 
     Raises:
         ConfigError: the package is missing, or the server did not start.
@@ -91,6 +104,8 @@ def c_server(tags: int = TAGS, changing: int = 0) -> Iterator[str]:
         port = free.getsockname()[1]
     module = f"{__package__}.opcua_server"
     command = [sys.executable, "-m", module, str(port), str(tags), str(changing)]
+    if pki is not None:
+        command.append(str(pki.directory))
     process = subprocess.Popen(  # noqa: S603  (our own module)
         command,
         stdin=subprocess.PIPE,

@@ -9,12 +9,14 @@ import time
 from typing import Any
 
 import numpy as np
-from asyncua import Client
+from asyncua import Client, ua
+from asyncua.crypto.security_policies import SecurityPolicyBasic256Sha256
 
 from steadyhand.adapters.opcua.decoding import new_message
 from steadyhand.adapters.opcua.link import OpcUaLink
 from steadyhand.adapters.opcua.settings import INSECURE_WORD, OpcUaSettings, Security
 from steadyhand.adapters.opcua.tags import Tag, TagMap, parse_address
+from steadyhand.adapters.sim.certificates import Pki
 from steadyhand.controllers.errors import ConfigError
 from steadyhand.controllers.frames import Quality
 from steadyhand.controllers.signals import Signal, SignalSet
@@ -26,18 +28,35 @@ UP_S = 20.0
 """Longest wait for the link."""
 
 
-def link_ticks(endpoint: str, tags: int, ticks: int, subscribe: bool) -> dict[str, float]:
+def link_ticks(
+    endpoint: str, tags: int, ticks: int, subscribe: bool, pki: Pki | None = None
+) -> dict[str, float]:
     """Tick at `PERIOD_S` with our link; see `_row` for what is measured.
+
+    Args:
+        endpoint: of the server.
+        tags: how many of `v0` … are read.
+        ticks: how many are measured.
+        subscribe: by subscription; else by cyclic reads.
+        pki: who we are and whom we trust; None: nothing is signed or encrypted.
 
     Raises:
         ConfigError: the link did not come up.
     """
     signals = SignalSet(tuple(Signal(f"v{i}", "s", 0.0, 1e12) for i in range(tags)))
-    addresses = [parse_address(f"nsu={NAMESPACE_URI};s=v{i}", f"v{i}") for i in range(tags)]
+    uri = NAMESPACE_URI if pki is None else pki.server_uri
+    addresses = [parse_address(f"nsu={uri};s=v{i}", f"v{i}") for i in range(tags)]
     settings = OpcUaSettings(
         endpoint=endpoint,
-        server_uri=NAMESPACE_URI,
-        security=Security(insecure_no_encryption=INSECURE_WORD),
+        server_uri=uri,
+        security=Security(insecure_no_encryption=INSECURE_WORD)
+        if pki is None
+        else Security(
+            certificate=pki.client_cert,
+            private_key=pki.client_key,
+            trusted=(pki.server_cert,),
+            allow_anonymous=True,
+        ),
         period_s=PERIOD_S,
         subscribe=subscribe,
     )
@@ -62,13 +81,22 @@ def link_ticks(endpoint: str, tags: int, ticks: int, subscribe: bool) -> dict[st
         link.close()
 
 
-def library_ticks(endpoint: str, tags: int, ticks: int) -> dict[str, float]:
+def library_ticks(endpoint: str, tags: int, ticks: int, pki: Pki | None = None) -> dict[str, float]:
     """The same with asyncua: every tick reads all tags and waits for them."""
-    return asyncio.run(_library_ticks(endpoint, tags, ticks))
+    return asyncio.run(_library_ticks(endpoint, tags, ticks, pki))
 
 
-async def _library_ticks(endpoint: str, tags: int, ticks: int) -> dict[str, float]:
+async def _library_ticks(endpoint: str, tags: int, ticks: int, pki: Pki | None) -> dict[str, float]:
     client: Any = Client(endpoint, timeout=4.0)
+    if pki is not None:
+        client.application_uri = pki.client_uri
+        await client.set_security(
+            SecurityPolicyBasic256Sha256,
+            pki.client_cert,
+            pki.client_key,
+            server_certificate=pki.server_cert,
+            mode=ua.MessageSecurityMode.SignAndEncrypt,
+        )
     async with client:
         nodes = [client.get_node(f"ns={NAMESPACE};s=v{i}") for i in range(tags)]
         waited, ages = [], []

@@ -15,6 +15,7 @@ from rich.table import Table
 from steadyhand.controllers.errors import SteadyhandError
 from steadyhand.training.bench.goals import Goal
 from steadyhand.training.bench.machine import describe
+from steadyhand.training.bench.turns import Setting
 
 ONE_THREAD = dict.fromkeys(
     ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"), "1"
@@ -24,8 +25,7 @@ ONE_THREAD = dict.fromkeys(
 
 def run_goals(
     goals: Sequence[Goal],
-    rounds: int,
-    realtime: bool,
+    setting: Setting,
     command: str,
     tell: Callable[[dict[str, Any]], None] = lambda _: None,
 ) -> dict[str, Any]:
@@ -33,8 +33,7 @@ def run_goals(
 
     Args:
         goals: which.
-        rounds: turns every row takes.
-        realtime: in the real-time class on one core.
+        setting: how.
         command: what the user typed, for the record.
         tell: called with each goal's result.
 
@@ -43,18 +42,19 @@ def run_goals(
     """
     results = []
     for goal in goals:
-        results.append(_run_alone(goal, rounds, realtime))
+        results.append(_run_alone(goal, setting))
         tell(results[-1])
     return {"command": command, "machine": describe(), "goals": results}
 
 
-def _run_alone(goal: Goal, rounds: int, realtime: bool) -> dict[str, Any]:
+def _run_alone(goal: Goal, setting: Setting) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as directory:
         target = Path(directory) / "result.json"
         done = subprocess.run(  # noqa: S603  (our own module)
             [
-                *(sys.executable, "-m", __package__, goal.name, str(rounds)),
-                *("yes" if realtime else "no", str(target)),
+                *(sys.executable, "-m", __package__, goal.name, str(setting.rounds)),
+                *("yes" if flag else "no" for flag in (setting.realtime, setting.encrypted)),
+                str(target),
             ],
             env=os.environ | ONE_THREAD,
             stdout=subprocess.DEVNULL,

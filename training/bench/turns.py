@@ -34,6 +34,8 @@ class Setting:
     realtime: bool = False
     """In the real-time class on one core, where the machine permits it."""
     turn_s: float = TURN_S
+    encrypted: bool = False
+    """Goal 7: the link to many tags signs and encrypts, and so does the rival's."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
