@@ -190,10 +190,20 @@ class Security(Section):
         default_factory=list,
         description="revocation lists of the trusted authorities; by file or folder",
     )
+    overdue_list: Literal["warn", "refuse"] = Field(
+        default="warn",
+        description="a revocation list whose next one is overdue: an alarm, or no new connection",
+    )
+    check_host: bool = Field(
+        default=True, description="the host of the endpoint must stand in the server's certificate"
+    )
     server_uri: NodeText = Field(description="application URI by which the plant is known")
     user: Annotated[str, Field(min_length=1, max_length=256)] | None = None
     password_file: FileText | None = Field(
         default=None, description="file of mode 0600; may be ${CREDENTIALS_DIRECTORY}/NAME"
+    )
+    allow_anonymous: bool = Field(
+        default=False, description="no user: our certificate alone says who we are"
     )
     insecure_no_encryption: str | None = Field(
         default=None, description=f"only the word {INSECURE_WORD} switches encryption off"
@@ -224,9 +234,24 @@ class Security(Section):
                 f"an encrypted link needs {', '.join(missing)}: "
                 "name our certificate, its key and the server's certificate",
             )
-        if self.user is None or self.password_file is None:
-            raise refuse("CFG_SECURITY", "user and password_file go together: give both")
+        self._has_user()
         return self
+
+    def _has_user(self) -> None:
+        """A user with a password, or the word that there is none."""
+        given = (self.user is not None, self.password_file is not None)
+        if any(given) and not all(given):
+            raise refuse("CFG_SECURITY", "user and password_file go together: give both")
+        if any(given) and self.allow_anonymous:
+            raise refuse(
+                "CFG_SECURITY", "user and allow_anonymous contradict each other; remove one"
+            )
+        if not (any(given) or self.allow_anonymous):
+            raise refuse(
+                "CFG_SECURITY",
+                "give user and password_file, or allow_anonymous: true where our certificate "
+                "alone says who we are",
+            )
 
 
 class OpcUaLink(Section):
