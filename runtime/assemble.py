@@ -222,6 +222,7 @@ def opcua_tags(parts: PlantParts, link: cfg.OpcUaLink, time_scale: float = 1.0) 
                 "wire_type": tag.wire,
                 "scale": tag.scale,
                 "freshness": tag.freshness,
+                "use_forced": tag.forced == "use",
             }
             for name, tag in link.signals.items()
         },

@@ -122,6 +122,11 @@ class SignalTag(Tag):
         description="which stamp says how old it is; server: for sources that keep no time; "
         "arrival: for servers that give no stamps at all",
     )
+    forced: Literal["fallback", "use"] = Field(
+        default="fallback",
+        description="a value that somebody forced in the plant: nothing is decided by it, or it "
+        "is used like a measured one; told either way",
+    )
     sentinels: Annotated[list[float], Field(max_length=16)] = Field(
         default_factory=list,
         description="numbers that the sensor shows when it has none, in the signal's unit: 85, "

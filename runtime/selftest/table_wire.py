@@ -18,9 +18,18 @@ _BLIP = (*_DOWN, "RECOVERED")
 
 
 def declared(config: Config, parts: PlantParts) -> Iterator[Row]:
-    """Rows for what the configuration itself says of outputs."""
+    """Rows for what the configuration itself says of a measurement, and of outputs."""
     if not isinstance(config.link, OpcUaLink):
         return
+    name, measured = next(iter(config.link.signals.items()))
+    used = measured.forced == "use"
+    yield _row(
+        f"L7.{name}.forced_in_the_plant",
+        f"{name}: somebody forces it in the plant (GoodLocalOverride)",
+        _op("quality", signal=name, status="GoodLocalOverride"),
+        ("TAG_FORCED_USED" if used else "TAG_FORCED",),
+        Source.POLICY if used else _FALLBACK,
+    )
     for name, tag in config.link.outputs.items():
         if tag.follow_time is None:
             continue
