@@ -152,8 +152,11 @@ def opcua_settings(loaded: Loaded, link: cfg.OpcUaLink) -> OpcUaSettings:
         private_key=_path(loaded, given.private_key),
         trusted=tuple(loaded.path(name) for name in given.trusted),
         revoked=tuple(loaded.path(name) for name in given.revoked),
+        refuse_overdue=given.overdue_list == "refuse",
+        check_host=given.check_host,
         user=given.user or "",
         password_file=_path(loaded, given.password_file),
+        allow_anonymous=given.allow_anonymous,
         insecure_no_encryption=given.insecure_no_encryption or "",
     )
     return OpcUaSettings(
@@ -219,6 +222,7 @@ def opcua_tags(parts: PlantParts, link: cfg.OpcUaLink, time_scale: float = 1.0) 
                 "wire_type": tag.wire,
                 "scale": tag.scale,
                 "freshness": tag.freshness,
+                "use_forced": tag.forced == "use",
             }
             for name, tag in link.signals.items()
         },

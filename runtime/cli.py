@@ -56,12 +56,12 @@ def run(
 @app.command("check")
 def check_command(config: ConfigFile, as_json: AsJson = False) -> None:
     """Pre-flight: name every problem of a configuration at once. Writes nothing."""
-    from steadyhand.runtime.assemble import forgotten_state
+    from steadyhand.runtime.cautions import cautions
     from steadyhand.runtime.check import check, go_live_words, started_instead
 
     loaded, problems = check(config)
     go_live = None if loaded is None else go_live_words(loaded)
-    warning = "" if loaded is None else forgotten_state(loaded)
+    warnings = [] if loaded is None else cautions(loaded)
     instead = "" if loaded is None else started_instead(loaded, problems)
     data = {
         "file": str(config),
@@ -73,7 +73,7 @@ def check_command(config: ConfigFile, as_json: AsJson = False) -> None:
         ],
         "digest": loaded.digest if loaded else None,
         "go_live": go_live,
-        "warnings": [warning] if warning else [],
+        "warnings": warnings,
     }
     if problems:
         text = "\n".join(problem.text(str(config)) for problem in problems)
@@ -84,7 +84,7 @@ def check_command(config: ConfigFile, as_json: AsJson = False) -> None:
             text += f"\n{len(problems)} problem{s}; nothing was started"
     else:
         text = f"{config}: nothing wrong\n{go_live}"
-    if warning:
+    for warning in warnings:
         text += f"\nwarning: {warning}"
     show(data, as_json, text)
     raise typer.Exit(Exit.REFUSED if problems and not instead else Exit.DONE)

@@ -122,6 +122,11 @@ class SignalTag(Tag):
         description="which stamp says how old it is; server: for sources that keep no time; "
         "arrival: for servers that give no stamps at all",
     )
+    forced: Literal["fallback", "use"] = Field(
+        default="fallback",
+        description="a value that somebody forced in the plant: nothing is decided by it, or it "
+        "is used like a measured one; told either way",
+    )
     sentinels: Annotated[list[float], Field(max_length=16)] = Field(
         default_factory=list,
         description="numbers that the sensor shows when it has none, in the signal's unit: 85, "
@@ -190,10 +195,20 @@ class Security(Section):
         default_factory=list,
         description="revocation lists of the trusted authorities; by file or folder",
     )
+    overdue_list: Literal["warn", "refuse"] = Field(
+        default="warn",
+        description="a revocation list whose next one is overdue: an alarm, or no new connection",
+    )
+    check_host: bool = Field(
+        default=True, description="the host of the endpoint must stand in the server's certificate"
+    )
     server_uri: NodeText = Field(description="application URI by which the plant is known")
     user: Annotated[str, Field(min_length=1, max_length=256)] | None = None
     password_file: FileText | None = Field(
         default=None, description="file of mode 0600; may be ${CREDENTIALS_DIRECTORY}/NAME"
+    )
+    allow_anonymous: bool = Field(
+        default=False, description="no user: our certificate alone says who we are"
     )
     insecure_no_encryption: str | None = Field(
         default=None, description=f"only the word {INSECURE_WORD} switches encryption off"
@@ -224,9 +239,24 @@ class Security(Section):
                 f"an encrypted link needs {', '.join(missing)}: "
                 "name our certificate, its key and the server's certificate",
             )
-        if self.user is None or self.password_file is None:
-            raise refuse("CFG_SECURITY", "user and password_file go together: give both")
+        self._has_user()
         return self
+
+    def _has_user(self) -> None:
+        """A user with a password, or the word that there is none."""
+        given = (self.user is not None, self.password_file is not None)
+        if any(given) and not all(given):
+            raise refuse("CFG_SECURITY", "user and password_file go together: give both")
+        if any(given) and self.allow_anonymous:
+            raise refuse(
+                "CFG_SECURITY", "user and allow_anonymous contradict each other; remove one"
+            )
+        if not (any(given) or self.allow_anonymous):
+            raise refuse(
+                "CFG_SECURITY",
+                "give user and password_file, or allow_anonymous: true where our certificate "
+                "alone says who we are",
+            )
 
 
 class OpcUaLink(Section):

@@ -153,6 +153,20 @@ _ROWS: Mapping[ReasonCode, _Row] = {
         _SENSOR,
     ),
     ReasonCode.SAMPLE_TYPE: (_FALLBACK, _WARNING, 0, "a measurement is not a number", _SENSOR),
+    ReasonCode.TAG_FORCED: (
+        _FALLBACK,
+        _WARNING,
+        0,
+        "a measurement is forced in the plant",
+        "take the force off in the PLC; the heuristic drives meanwhile",
+    ),
+    ReasonCode.TAG_FORCED_USED: (
+        _POLICY,
+        _WARNING,
+        0,
+        "a measurement is forced in the plant, and used as the configuration says",
+        "take the force off in the PLC when the work there is done",
+    ),
     # measurements
     ReasonCode.OBS_NONFINITE: (_FALLBACK, _ALARM, 0, "a measurement is not finite", _SENSOR),
     ReasonCode.OBS_RANGE: (_FALLBACK, _ALARM, 0, "a measurement is out of range", _SENSOR),

@@ -28,6 +28,7 @@ from steadyhand.controllers.trust.gate import Gate
 from steadyhand.runtime import assemble
 from steadyhand.runtime.assemble import PlantParts
 from steadyhand.runtime.bundle.load import Bundle
+from steadyhand.runtime.cautions import cautions
 from steadyhand.runtime.check import bundle_problem, check
 from steadyhand.runtime.child import examine
 from steadyhand.runtime.config import Loaded
@@ -70,7 +71,7 @@ def serve(
     health.starting("verifying configuration and bundle", START_S)
     loaded, parts, given = _checked(file, spawned)
     with Notices(quiet=quiet) as notices, _crashes(loaded).run() as crashes:
-        if warning := assemble.forgotten_state(loaded):
+        for warning in cautions(loaded):
             notices.say(f"steadyhand: {warning}")
         first = _first(file, loaded, parts, given, crashes)
         if stop.is_set():  # before there is anything to hand back

@@ -10,7 +10,13 @@ from numpy.typing import NDArray
 
 from steadyhand.adapters.opcua.freshness import FreshnessJudge, ServerClock
 from steadyhand.adapters.opcua.tags import TagMap
-from steadyhand.adapters.opcua.wire import BAD_STATUS, Samples, severity, status_name
+from steadyhand.adapters.opcua.wire import (
+    BAD_STATUS,
+    Samples,
+    is_forced,
+    severity,
+    status_name,
+)
 from steadyhand.controllers.frames import Fault, LinkState, Observation, Quality
 from steadyhand.controllers.reasons import ReasonCode
 from steadyhand.controllers.signals import Vector
@@ -112,6 +118,8 @@ class Measurements:
         self._judge = FreshnessJudge(tags.observations, future_tolerance_s)
         self._status = np.full(n_y, BAD_STATUS, dtype=np.uint32)
         self._wrong = np.zeros(n_y, dtype=np.bool_)
+        self._use_forced = np.array([tag.use_forced for tag in tags.observations], dtype=np.bool_)
+        self._forced = np.zeros(n_y, dtype=np.bool_)
         self.values = np.full(n_y, nan)
         self.quality = np.full(n_y, Quality.BAD, dtype=np.int8)
 
@@ -123,7 +131,11 @@ class Measurements:
         self.values[columns] = samples.values * self._scale[columns]
         self._status[columns] = samples.status
         self._wrong[columns] = samples.wrong
-        self.quality[columns] = np.where(samples.wrong, Quality.BAD, severity(samples.status))
+        forced = is_forced(samples.status) & ~samples.wrong
+        self._forced[columns] = forced
+        doubted = np.where(forced & ~self._use_forced[columns], Quality.UNCERTAIN, Quality.GOOD)
+        graded = np.maximum(severity(samples.status), doubted)
+        self.quality[columns] = np.where(samples.wrong, Quality.BAD, graded)
 
     def confirmed_s(self, alive_s: float) -> Vector:
         """(n_y,) when each was last known to be right."""
@@ -132,9 +144,10 @@ class Measurements:
     def faults(self) -> tuple[Fault, ...]:
         """What is wrong with the samples, by tag."""
         judge, names = self._judge, self._names
-        if not (self.quality.any() or judge.invalid.any() or judge.standing.any()):
+        off = self.quality.astype(np.bool_) | self._forced
+        if not (off.any() or judge.invalid.any() or judge.standing.any()):
             return ()
-        found = [self._sample_fault(int(i)) for i in np.flatnonzero(self.quality)]
+        found = [self._sample_fault(int(i)) for i in np.flatnonzero(off)]
         for i in np.flatnonzero(judge.invalid):
             text = f"{names[i]}: time stamp missing, in the future or from before 1971"
             found.append(Fault(ReasonCode.OBS_TS_INVALID, names[i], text=text))
@@ -152,6 +165,10 @@ class Measurements:
             return Fault(
                 ReasonCode.SAMPLE_TYPE, name, text=f"{name}: null, an array or of another type"
             )
+        if self._forced[i]:
+            used = bool(self._use_forced[i])
+            code = ReasonCode.TAG_FORCED_USED if used else ReasonCode.TAG_FORCED
+            return Fault(code, name, text=f"{name}: {status_name(status & 0xFFFF0000)}")
         code = (
             ReasonCode.SAMPLE_UNCERTAIN
             if self.quality[i] == Quality.UNCERTAIN

@@ -64,6 +64,8 @@ class Credentials:
     revoked: frozenset[tuple[x509.Name, int]]
     user: str
     password: str
+    overdue: tuple[tuple[x509.Name, datetime], ...] = ()
+    """Authorities whose newest list must be newer than now, and until when it counts."""
 
 
 def load_credentials(security: Security) -> Credentials | None:
@@ -107,12 +109,18 @@ def load_credentials(security: Security) -> Credentials | None:
     if not trusted:
         folders = ", ".join(map(str, security.trusted))
         raise LinkError(f"trusted {folders}: no certificate in it, so no server is believed")
-    revoked = frozenset(
-        entry
-        for path in files_of(security.revoked, LISTS)
-        for entry in _load_revoked(path, trusted)
+    lists = [_load_list(path, trusted) for path in files_of(security.revoked, LISTS)]
+    revoked = frozenset((one.issuer, entry.serial_number) for one in lists for entry in one)
+    return Credentials(
+        certificate,
+        private_key,
+        uris[0],
+        trusted,
+        revoked,
+        security.user,
+        password,
+        _ends(lists) if security.refuse_overdue else (),
     )
-    return Credentials(certificate, private_key, uris[0], trusted, revoked, security.user, password)
 
 
 def renewed(security: Security, before: Credentials) -> Credentials:
@@ -133,12 +141,13 @@ def _load_certificates(path: Path) -> list[x509.Certificate]:
         raise LinkError(str(error)) from None
 
 
-def _load_revoked(path: Path, trusted: tuple[x509.Certificate, ...]) -> list[tuple[x509.Name, int]]:
-    """Entries of a list that one of the trusted authorities signed."""
+def _load_list(path: Path, trusted: tuple[x509.Certificate, ...]) -> x509.CertificateRevocationList:
+    """A list that one of the trusted authorities signed."""
     try:
         crl = read_list(path)
         signed = is_signed(crl, trusted)
-        entries = [(crl.issuer, entry.serial_number) for entry in crl]
+        for entry in crl:
+            entry.serial_number  # noqa: B018  (read only when it is asked for)
     except ConfigError as error:
         raise LinkError(str(error)) from None
     except UNPARSABLE as error:
@@ -148,7 +157,18 @@ def _load_revoked(path: Path, trusted: tuple[x509.Certificate, ...]) -> list[tup
             f"{path}: the revocation list is not signed by any trusted authority: "
             "add the authority's certificate to trusted, or take the right list"
         )
-    return entries
+    return crl
+
+
+def _ends(
+    lists: Iterable[x509.CertificateRevocationList],
+) -> tuple[tuple[x509.Name, datetime], ...]:
+    """Until when the newest list of each authority counts; one without a date counts for ever."""
+    newest: dict[x509.Name, datetime] = {}
+    for one in lists:
+        end = one.next_update_utc or datetime.max.replace(tzinfo=UTC)
+        newest[one.issuer] = max(end, newest.get(one.issuer, end))
+    return tuple(newest.items())
 
 
 def _alternative_names(certificate: x509.Certificate, kind: Any) -> list[Any]:  # noqa: ANN401
@@ -285,6 +305,7 @@ def _check_trust(chain: list[x509.Certificate], credentials: Credentials, now: d
     for _ in range(MAX_CHAIN):
         if (current.issuer, current.serial_number) in credentials.revoked:
             raise ServerIdentityError(f"certificate {current.serial_number:x} is revoked")
+        _check_list(current.issuer, credentials, now)
         if current in credentials.trusted:
             return
         issuer = next((ca for ca in pool if _issued(ca, current)), None)
@@ -297,6 +318,18 @@ def _check_trust(chain: list[x509.Certificate], credentials: Credentials, now: d
         "trusted authority signed it: compare the fingerprint on site, then add it to trusted",
         certificate=chain[0],
     )
+
+
+def _check_list(issuer: x509.Name, credentials: Credentials, now: datetime) -> None:
+    """A list that is overdue may have forgotten whom the authority took back since."""
+    for name, end in credentials.overdue:
+        if name == issuer and now > end:
+            raise ServerIdentityError(
+                f"the revocation list of {issuer.rfc4514_string()} is overdue since "
+                f"{end:%Y-%m-%d %H:%M} UTC: bring the authority's new one, or set "
+                "overdue_list: warn",
+                ReasonCode.CERT_EXPIRED,
+            )
 
 
 def _issued(authority: x509.Certificate, certificate: x509.Certificate) -> bool:

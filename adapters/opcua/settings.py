@@ -25,6 +25,8 @@ class Security:
     """Server certificates, or CA certificates that signed them. Nothing else is trusted."""
     revoked: tuple[Path, ...] = ()
     """Certificate revocation lists, PEM or DER."""
+    refuse_overdue: bool = False
+    """No new connection on the word of a revocation list whose next one is overdue."""
     check_host: bool = True
     """The host of the endpoint must stand in the server's certificate."""
     user: str = ""

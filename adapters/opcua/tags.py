@@ -120,6 +120,8 @@ class Tag:
     scale: float = 1.0
     """Signal units per wire unit (an Int16 in tenths of a degree: 0.1)."""
     freshness: Freshness = Freshness.AUTO
+    use_forced: bool = False
+    """Is a value that somebody forced in the plant as good as a measured one? Told either way."""
 
     def __post_init__(self) -> None:
         """Refuse impossible settings.

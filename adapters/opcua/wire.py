@@ -121,6 +121,30 @@ def severity(status: NDArray[np.uint32]) -> NDArray[np.int8]:
     return top
 
 
+_FORCED = np.array(
+    [
+        int(getattr(ua.StatusCodes, name)) >> 16
+        for name in (
+            "GoodLocalOverride",
+            "GoodEdited",
+            "GoodEdited_DependentValueChanged",
+            "GoodEdited_DominantValueChanged",
+            "GoodEdited_DominantValueChanged_DependentValueChanged",
+            "GoodInitiateFaultState",
+            "GoodFaultStateActive",
+        )
+    ]
+)
+"""Upper halves of the Good codes that say: a person or a fail-safe put this value here, not the
+process (Good_LocalOverride: OPC 10000-8)."""
+
+
+def is_forced(status: NDArray[np.uint32]) -> NDArray[np.bool_]:
+    """(n,) good, but not the process value; the code's lower half tells other things."""
+    upper = status >> np.uint32(16)
+    return np.isin(upper, _FORCED) if upper.any() else np.zeros(len(status), dtype=np.bool_)
+
+
 def status_name(status: int) -> str:
     """The standard's name of a status code, or its number."""
     name, _ = ua.status_codes.get_name_and_doc(status)

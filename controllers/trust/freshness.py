@@ -183,6 +183,7 @@ class Freshness:
 
     def _faults(self, observation: Observation) -> list[Fault]:
         found = []
+        forced = {f.signal for f in observation.faults if f.code is ReasonCode.TAG_FORCED}
         for i in np.flatnonzero(self._bad.any(axis=0)):
             check = int(self._bad[:, i].argmax())
             name, signal = self._signals.names[i], self._signals.signals[i]
@@ -204,7 +205,10 @@ class Freshness:
             elif check == _STUCK:
                 value = observation.time_s - float(self._moved[i])
                 limit, text = signal.frozen_after_s, "constant for s"
-            found.append(Fault(_CHECKS[check], name, value, limit, text))
+            code = _CHECKS[check]
+            if check == _UNCERTAIN and name in forced:
+                code, value, text = ReasonCode.TAG_FORCED, nan, ""
+            found.append(Fault(code, name, value, limit, text))
         return found
 
 

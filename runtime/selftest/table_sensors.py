@@ -10,7 +10,8 @@ from functools import partial
 from math import inf, isfinite, nan
 
 from steadyhand.adapters.sim.faults import FaultKind, SignalFault
-from steadyhand.controllers.frames import Observation, Quality, Source
+from steadyhand.controllers.frames import Fault, Observation, Quality, Source
+from steadyhand.controllers.reasons import ReasonCode
 from steadyhand.controllers.signals import Signal
 from steadyhand.runtime.assemble import PlantParts
 from steadyhand.runtime.config import Config, OpcUaLink
@@ -71,6 +72,12 @@ def _one(signal: Signal, column: int, period_s: float, related: bool) -> Iterato
         f"{name}: uncertain quality",
         lambda bench: bench.alter(lambda image: with_quality(image, column, Quality.UNCERTAIN)),
         ("SAMPLE_UNCERTAIN",),
+    )
+    yield told(
+        f"L7.{name}.forced",
+        f"{name}: the link tells that somebody forces it",
+        lambda bench: bench.alter(lambda image: forced(image, column, name)),
+        ("TAG_FORCED",),
     )
     yield Row(
         f"A12.{name}.intermittent",
@@ -285,3 +292,10 @@ def _zero_signal(parts: PlantParts) -> str:
         if free and signal.low <= 0.0 <= signal.high:
             return signal.name
     return parts.plant.observations.names[-1]
+
+
+def forced(image: Observation, column: int, name: str) -> Observation:
+    """`image` as the link hands it on when the plant says that somebody forces a measurement."""
+    told = Fault(ReasonCode.TAG_FORCED, name, text=f"{name}: GoodLocalOverride")
+    doubted = with_quality(image, column, Quality.UNCERTAIN)
+    return replace(doubted, faults=(*doubted.faults, told))

@@ -18,19 +18,26 @@ _BLIP = (*_DOWN, "RECOVERED")
 
 
 def declared(config: Config, parts: PlantParts) -> Iterator[Row]:
-    """Rows for what the configuration itself says of outputs."""
+    """Rows for what the configuration itself says of a measurement, and of outputs."""
     if not isinstance(config.link, OpcUaLink):
         return
+    name, measured = next(iter(config.link.signals.items()))
+    used = measured.forced == "use"
+    yield _row(
+        f"L7.{name}.forced_in_the_plant",
+        f"{name}: somebody forces it in the plant (GoodLocalOverride)",
+        _op("quality", signal=name, status="GoodLocalOverride"),
+        ("TAG_FORCED_USED" if used else "TAG_FORCED",),
+        Source.POLICY if used else _FALLBACK,
+    )
     for name, tag in config.link.outputs.items():
         if tag.follow_time is None:
             continue
-        column = parts.outputs.index(name)
-        low, high = float(parts.outputs.low[column]), float(parts.outputs.high[column])
         periods = tag.follow_time / parts.plant.period_s
         yield _row(
             f"F2.{name}.declared",
             f"{name}: the actuator does not move any more while a person overrides the output",
-            _stuck_under_override(name, low, high),
+            _while_overridden(parts, name, lambda here: {"kind": "ignored"}),
             ("ACT_NOFOLLOW",),
             _FALLBACK,
             Wire.ANY,
@@ -39,10 +46,16 @@ def declared(config: Config, parts: PlantParts) -> Iterator[Row]:
         )
 
 
-def _stuck_under_override(name: str, low: float, high: float) -> Callable[[Site], None]:
+def _while_overridden(
+    parts: PlantParts, name: str, fault: Callable[[float], dict[str, Any]]
+) -> Callable[[Site], None]:
+    """The fault of an actuator that stands at `here`, and then a command far from there."""
+    column = parts.outputs.index(name)
+    low, high = float(parts.outputs.low[column]), float(parts.outputs.high[column])
+
     def do(site: Site) -> None:
-        site.plant_op("fault", fault={"signal": name, "kind": "ignored"})
         here = site.plant.side.truth()["applied"][name]
+        site.plant_op("fault", fault={"signal": name, **fault(here)})
         far = 0.75 * low + 0.25 * high if here > 0.5 * (low + high) else 0.25 * low + 0.75 * high
         site.ask("override", output=name, value=far, reason="selftest", for_s=86_400.0)
         site.overridden.add(name)
@@ -319,22 +332,19 @@ def _commands(parts: PlantParts) -> Iterator[Row]:
         latch="WRITE_DENIED",
     )
     yield _row("F10.strict", "writes with stamps or status are refused", _op("strict"), hold=8)
-    fifth = 0.1 * (output.high - output.low)
-    clamp = {"low": middle - fifth, "high": middle + fifth}
+    little = 0.01 * (output.high - output.low)
     yield _row(
         "F3.clamped",
-        f"{name}: the plant cuts what is written to its middle fifth",
-        _op("fault", fault={"signal": name, "kind": "clamped", "parameters": clamp}),
-        (),
-        wire=Wire.ANY,
-        hold=8,
-        latch="?OBS_XCHECK",
-    )
-    yield _row(
-        "F2.ignored",
-        f"{name}: the actuator does not move any more",
-        _op("fault", fault={"signal": name, "kind": "ignored"}),
-        (),
+        f"{name}: the plant cuts what is written to where it stands while a person overrides it",
+        _while_overridden(
+            parts,
+            name,
+            lambda here: {
+                "kind": "clamped",
+                "parameters": {"low": here - little, "high": here + little},
+            },
+        ),
+        ("WRITE_CLAMPED",),
         wire=Wire.ANY,
         hold=8,
         latch="?OBS_XCHECK",

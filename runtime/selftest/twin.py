@@ -20,7 +20,7 @@ HANDSHAKE = {
     "plant_time": "plant_time_s",
     "sequence": "sequence",
 }
-JUDGED = ("sentinels",)
+JUDGED = ("sentinels", "forced")
 """What a configuration says of a measurement besides where it is."""
 FOLLOWED = ("follow_tolerance", "follow_time")
 """What it says of an output."""

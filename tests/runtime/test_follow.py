@@ -1,29 +1,29 @@
 """How far and how long an actuator may be from its command before that is told."""
 
 import math
+import re
 
 import pytest
 
 from steadyhand.runtime.assemble import make_plant, opcua_tags
+from steadyhand.runtime.cautions import cautions
 from steadyhand.runtime.check import check
 from steadyhand.runtime.config import load_config, require
 from tests.support.loop_rig import OUTPUT, SHIPPED
 
-PLACE = (
-    '      feedback: "nsu=urn:steadyhand:plant:thermal_storage;s=storage_discharge_kw_applied"\n'
-)
+PLACE = re.compile(r"      follow_tolerance: .*\n      follow_time: .*\n")
 
 
 @pytest.fixture
 def written(tmp_path):
-    """Writes the shipped configuration with more lines for its output."""
+    """Writes the shipped configuration with other lines for how its output follows."""
 
     def write(*lines):
         text = SHIPPED.read_text("utf-8")
-        assert PLACE in text
+        assert PLACE.search(text)
         more = "".join(f"      {line}\n" for line in lines)
         file = tmp_path / "steadyhand.yaml"
-        file.write_text(text.replace(PLACE, PLACE + more), "utf-8")
+        file.write_text(PLACE.sub(more, text), "utf-8")
         return file
 
     return write
@@ -44,6 +44,22 @@ def test_distance_in_the_outputs_unit_and_time_in_wall_seconds(written):
     found = tag(written("follow_tolerance: 2e4 W", "follow_time: 30 min"), time_scale=900.0)
     assert found.follow_tolerance == pytest.approx(20.0)
     assert found.follow_time_s == 2.0
+
+
+def test_the_shipped_file_tells_an_actuator_that_does_nothing():
+    found = tag(SHIPPED)
+    assert (found.follow_tolerance, found.follow_time_s) == (20.0, 1800.0)
+    loaded = require(load_config(SHIPPED), SHIPPED)
+    (output,) = make_plant(loaded).outputs
+    assert found.follow_tolerance < 0.03 * (output.high - output.low)
+    assert found.follow_time_s > (output.high - output.low) / output.rate_per_s, "the valve's way"
+    assert not [text for text in cautions(loaded) if "follow" in text]
+
+
+def test_a_feedback_that_nobody_compares_is_told(written):
+    file = written()
+    (text,) = [one for one in cautions(require(load_config(file), file)) if "follow" in one]
+    assert text.startswith(f"link.outputs.{OUTPUT}: has a feedback but no follow_tolerance")
 
 
 @pytest.mark.parametrize(

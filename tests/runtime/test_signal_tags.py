@@ -22,6 +22,12 @@ def tag(more: str):
 def test_without_a_word_the_servers_own_type_is_taken() -> None:
     made = tag(NODE)
     assert (made.wire_type, made.scale, made.freshness) == ("auto", 1.0, Freshness.AUTO)
+    assert not made.use_forced
+
+
+@pytest.mark.parametrize(("word", "used"), [("use", True), ("fallback", False)])
+def test_what_a_forced_value_counts_for(word: str, used: bool) -> None:
+    assert tag(f"{NODE}, forced: {word}").use_forced is used
 
 
 @pytest.mark.parametrize("rule", ["source", "server", "arrival"])

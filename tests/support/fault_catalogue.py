@@ -98,6 +98,5 @@ NO_PLACE = {
     "E11": "no output here has a minimum time on or off",
     "G11": "the loop opens nothing once it runs",
     "G14": "versions are pinned by the package, and not looked at again",
-    "L7": "a forced tag is told by its quality: A13",
 }
 """Why there is no test of its own."""

@@ -179,7 +179,9 @@ class Authority:
         path, _ = self.pki.make(name, uri, issuer=(self.certificate, self.key), **options)
         return x509.load_der_x509_certificate(path.read_bytes())
 
-    def revoke(self, certificate: x509.Certificate, path: Path) -> Path:
+    def revoke(
+        self, certificate: x509.Certificate, path: Path, life: timedelta = timedelta(days=1)
+    ) -> Path:
         now = datetime.now(UTC)
         entry = (
             x509.RevokedCertificateBuilder()
@@ -191,7 +193,7 @@ class Authority:
             x509.CertificateRevocationListBuilder()
             .issuer_name(self.certificate.subject)
             .last_update(now)
-            .next_update(now + timedelta(days=1))
+            .next_update(now + life)
             .add_revoked_certificate(entry)
             .sign(self.key, hashes.SHA256())
         )
@@ -254,6 +256,43 @@ def test_seven_refusals_have_seven_reasons(pki, authority, tmp_path) -> None:
         with pytest.raises(ServerIdentityError, match=reason):
             check_server([certificate], credentials, "urn:test:server", HOST)
     assert check_server([away], trusting, "urn:test:server", None) == away
+
+
+def test_a_list_that_is_overdue_counts_as_the_configuration_says(pki, authority, tmp_path) -> None:
+    good = authority.issue("listed")
+    crl = authority.revoke(authority.issue("taken_back"), tmp_path / "crl.pem")
+    both = {"trusted": (authority.path,), "revoked": (crl,)}
+    later = datetime.now(UTC) + timedelta(days=2)
+    warned = load_credentials(pki.security(**both))
+    strict = load_credentials(pki.security(**both, refuse_overdue=True))
+    assert warned and strict
+    for credentials, now in ((warned, None), (warned, later), (strict, None)):
+        assert check_server([good], credentials, "urn:test:server", HOST, now) == good
+    with pytest.raises(ServerIdentityError, match=r"is overdue since .* overdue_list") as refused:
+        check_server([good], strict, "urn:test:server", HOST, later)
+    assert refused.value.code is ReasonCode.CERT_EXPIRED
+    # a newer one beside it is what counts
+    folder = tmp_path / "lists"
+    folder.mkdir()
+    (folder / "old.crl").write_bytes(crl.read_bytes())
+    authority.revoke(good, folder / "new.crl", life=timedelta(days=9))
+    newer = load_credentials(pki.security(**{**both, "revoked": (folder,)}, refuse_overdue=True))
+    other = authority.issue("after")
+    assert newer
+    assert check_server([other], newer, "urn:test:server", HOST, later) == other
+
+
+def test_a_certificate_of_another_host_is_let_in_where_the_host_is_not_looked_at(
+    pki, opcua, drive, tmp_path
+) -> None:
+    """A PLC that was set up under another address than it has now."""
+    moved = type(pki)(tmp_path)
+    moved.server_cert, moved.server_key = moved.make("moved", opcua.SERVER_URI, host="10.0.0.1")
+    server = opcua.server(secure=moved)
+    refused = drive(server.endpoint, security=moved.security())
+    assert "check_host: false" in refused.sees(ReasonCode.SERVER_ID).text
+    refused.link.close()
+    drive(server.endpoint, security=moved.security(check_host=False)).up()
 
 
 def test_a_certificate_that_only_claims_its_issuer_is_not_believed(pki, authority) -> None:

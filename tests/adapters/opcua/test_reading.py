@@ -10,6 +10,7 @@ from asyncua import ua
 from steadyhand.adapters.opcua.tags import Freshness, Handshake
 from steadyhand.controllers.frames import Quality
 from steadyhand.controllers.reasons import ReasonCode
+from steadyhand.controllers.trust.freshness import Freshness as ImageJudge
 
 BOTH_WAYS = pytest.mark.parametrize("subscribe", [False, True], ids=["read", "subscribe"])
 
@@ -58,6 +59,60 @@ def test_bad_uncertain_null_and_wrong_type_are_seen_and_the_others_stay_usable(
     driver.clears(ReasonCode.SAMPLE_TYPE)
     assert driver.read().values[0] == 9.0
     assert driver.read().quality[0] == Quality.GOOD
+
+
+FORCED = ("GoodLocalOverride", "GoodEdited", "GoodFaultStateActive", "GoodInitiateFaultState")
+
+
+@BOTH_WAYS
+def test_a_value_that_somebody_forces_is_told_and_not_taken_for_a_measurement(
+    plant, opcua, drive, subscribe
+) -> None:
+    """Good is what the two upper bits say; the rest says that the process did not put it there."""
+    driver = drive(plant.endpoint, subscribe=subscribe).up()
+    judge = ImageJudge(opcua.tag_map().observation_signals)
+    for name in FORCED:
+        plant.set("level", 7.0)
+        driver.clears(ReasonCode.TAG_FORCED)
+        plant.set("level", 8.0, status=getattr(ua.StatusCodes, name))
+        driver.forget()
+        fault = driver.sees(ReasonCode.TAG_FORCED)
+        assert (fault.signal, fault.text) == ("level", f"level: {name}")
+        observation = driver.read()
+        assert observation.values[0] == 8.0
+        expected = [Quality.UNCERTAIN, Quality.GOOD, Quality.GOOD]
+        np.testing.assert_array_equal(observation.quality, expected)
+        judged = judge.check(observation)
+        assert [(f.code, f.signal) for f in judged] == [(ReasonCode.TAG_FORCED, "level")]
+
+
+@pytest.mark.parametrize("name", ["GoodClamped", "GoodOverload", "GoodSubNormal", "Good"])
+def test_other_words_of_good_are_good(plant, opcua, drive, name) -> None:
+    driver = drive(plant.endpoint).up()
+    plant.set("level", 8.0, status=getattr(ua.StatusCodes, name))
+    opcua.until(lambda: driver.read().values[0] == 8.0)
+    assert driver.read().quality[0] == Quality.GOOD
+    assert not {f.code for f in driver.read().faults} & {ReasonCode.TAG_FORCED}
+
+
+def test_a_forced_value_is_used_where_the_configuration_says_so_and_told_all_the_same(
+    plant, opcua, drive
+) -> None:
+    tags = opcua.tag_map(level=opcua.tag("level", use_forced=True))
+    driver = drive(plant.endpoint, tags).up()
+    plant.set("level", 8.0, status=ua.StatusCodes.GoodLocalOverride)
+    fault = driver.sees(ReasonCode.TAG_FORCED_USED)
+    assert fault.text == "level: GoodLocalOverride"
+    observation = driver.read()
+    assert (observation.values[0], observation.quality[0]) == (8.0, Quality.GOOD)
+    assert ImageJudge(tags.observation_signals).check(observation) == ()
+    # also with the bits of a limit beside it, which are no part of the code
+    plant.set("level", 9.0, status=ua.StatusCodes.GoodLocalOverride | 0x0700)
+    opcua.until(lambda: driver.read().values[0] == 9.0)
+    assert driver.read().quality[0] == Quality.GOOD
+    assert driver.saw(ReasonCode.TAG_FORCED_USED)
+    plant.set("level", 9.5)
+    driver.clears(ReasonCode.TAG_FORCED_USED)
 
 
 @BOTH_WAYS
