@@ -176,6 +176,7 @@ class Service:
         self._open_panel()
         self._open_scada()
         self.vitals.link = self.link
+        self.vitals.basis = lambda: self.go_live.basis(self.bundle)
         idle = Idle(self._between)
         self._hasten = idle.hasten
         loop_parts = Parts(

@@ -7,9 +7,9 @@ from steadyhand.controllers.frames import Fault, Source
 from steadyhand.runtime.alarms import Alarm, Shelf
 from steadyhand.runtime.config import Config, OpcUaLink
 from steadyhand.runtime.events import EFFECTS, Severity, describe
-from steadyhand.runtime.go_live import record_name
+from steadyhand.runtime.go_live import Basis, record_name
 from steadyhand.runtime.loop import STAGES, Tick
-from steadyhand.runtime.modes import ModeMachine
+from steadyhand.runtime.modes import Mode, ModeMachine
 
 if TYPE_CHECKING:
     from steadyhand.runtime.service import Service
@@ -62,7 +62,14 @@ def words(service: "Service", tick: Tick) -> str:
         alarm = EFFECTS[cause.code, modes.situation].alarm
         line = f"{_DRIVERS[tick.source]}: {cause.code}: {describe(cause, alarm)}"
     tail = f"; {audit.text}" if audit is not None else ""
-    return f"{line}; mode {modes.mode}{tail}"
+    proof = " without go-live evidence" * _unproven(service)
+    return f"{line}; mode {modes.mode}{proof}{tail}"
+
+
+def _unproven(service: "Service") -> bool:
+    """Is mode full open by the long word alone, and asked for?"""
+    basis = service.go_live.basis(service.bundle)
+    return service.modes.mode is Mode.FULL and basis is Basis.WITHOUT
 
 
 def remedy(service: "Service", tick: Tick, cause: Fault) -> str:
@@ -149,6 +156,7 @@ def status(service: "Service", tick: Tick) -> dict[str, Any]:
         "swap": service.last_swap,
         "alarm": service.alarm,
         "go_live": service.go_live.words(service.bundle),
+        "unproven": _unproven(service),
         "certificates": service.certificates.view(),
         "journal": {
             "fault": audit.text if audit is not None else "",

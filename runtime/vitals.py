@@ -13,6 +13,7 @@ from typing import Protocol, runtime_checkable
 from steadyhand.controllers.frames import LinkState
 from steadyhand.controllers.protocols import Policy
 from steadyhand.runtime.exposition import Family, Kind
+from steadyhand.runtime.go_live import Basis
 from steadyhand.runtime.health import Health
 from steadyhand.runtime.journal import Journal
 from steadyhand.runtime.slot import PolicySlot
@@ -55,6 +56,8 @@ class Vitals:
     fed_s: float = 0.0
     """When it last got one."""
     commands_refused: int = 0
+    basis: Basis = Basis.NO_BUNDLE
+    """What mode full stands on, for the bundle that serves."""
 
 
 Look = Callable[[], Vitals]
@@ -86,6 +89,7 @@ class ServiceVitals:
     alarm: Callable[[], str] = lambda: ""
     """Why another policy than the configured one drives, or empty."""
     bundle_not_after_s: float = 0.0
+    basis: Callable[[], Basis] = lambda: Basis.NO_BUNDLE
     swaps: int = 0
     link: object = None
     refused: Callable[[], int] = lambda: 0
@@ -108,6 +112,7 @@ class ServiceVitals:
             policy_bytes=policy.resident_bytes() if isinstance(policy, PolicyProcess) else 0,
             as_configured=not self.alarm(),
             bundle_not_after_s=self.bundle_not_after_s,
+            basis=self.basis(),
             swaps=self.swaps,
             certificates=self.certificates(),
             disk_free_bytes=free,
@@ -174,6 +179,12 @@ def families(vitals: Vitals) -> Iterable[Family]:
         "gauge",
         "Where the policy runs, and whether it does.",
         [({"policy": state}, float(state == vitals.policy)) for state in POLICY_STATES],
+    )
+    yield Family(
+        "steadyhand_go_live",
+        "gauge",
+        "What mode full stands on: evidence, nothing but a word (without), or it is closed.",
+        [({"basis": str(basis)}, float(basis is vitals.basis)) for basis in Basis],
     )
 
 

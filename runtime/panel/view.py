@@ -188,6 +188,7 @@ class View:
             "overrides": now["overrides"],
             "link": {"state": now["link"], "granted": now["granted"], "control": now["handshake"]},
             "go_live": now["go_live"],
+            "unproven": now["unproven"],
             "written": now["written"],
             "timings_s": now["timings_s"],
         }
