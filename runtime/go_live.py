@@ -2,7 +2,8 @@
 
 Mode full is refused unless the configuration names evidence that is signed, in date, about this
 plant, these settings and this bundle, and that shows what this site asks for; or says in a long
-word that it does without. Where no bundle drives there is nothing to show: the heuristic is the plant's own.
+word that it does without. Where no bundle drives there is nothing to show: the heuristic is the
+plant's own.
 """
 
 from dataclasses import dataclass

@@ -10,6 +10,7 @@ from steadyhand.runtime.events import EFFECTS, Severity, describe
 from steadyhand.runtime.go_live import Basis, record_name
 from steadyhand.runtime.loop import STAGES, Tick
 from steadyhand.runtime.modes import Mode, ModeMachine
+from steadyhand.runtime.priority import Priority
 
 if TYPE_CHECKING:
     from steadyhand.runtime.service import Service
@@ -19,6 +20,12 @@ _DRIVERS = {
     Source.HOLD: "the last value is held",
     Source.SAFE: "the safe set-point is held",
     Source.HANDS_OFF: "hands off, the plant has its own control",
+}
+_PRIORITIES = {
+    Severity.LOG: Priority.INFO,
+    Severity.WARNING: Priority.WARNING,
+    Severity.ALARM: Priority.ERROR,
+    Severity.CRITICAL: Priority.CRITICAL,
 }
 
 
@@ -75,8 +82,15 @@ def _unproven(service: "Service") -> bool:
 def remedy(service: "Service", tick: Tick, cause: Fault) -> str:
     """What a person should do, where something should be done."""
     effect = EFFECTS[cause.code, service.modes.situation]
-    asked = tick.source is not Source.POLICY and effect.severity > Severity.LOG
+    asked = loudness(service, tick, cause) < Priority.INFO
     return f"; to do: {effect.action}" if asked else ""
+
+
+def loudness(service: "Service", tick: Tick, cause: Fault) -> Priority:
+    """How loudly a person is told who drives: nothing is wrong while the policy does."""
+    if tick.source is Source.POLICY:
+        return Priority.INFO
+    return _PRIORITIES[EFFECTS[cause.code, service.modes.situation].severity]
 
 
 def status(service: "Service", tick: Tick) -> dict[str, Any]:
