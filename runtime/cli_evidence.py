@@ -9,7 +9,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from steadyhand.controllers.errors import ConfigError, JournalError
+from steadyhand.controllers.errors import ConfigError, JournalError, RequestError
 from steadyhand.runtime import chain
 from steadyhand.runtime.bundle.files import replace
 from steadyhand.runtime.bundle.manifest import stamp
@@ -18,12 +18,15 @@ from steadyhand.runtime.cli import AsJson, ConfigFile
 from steadyhand.runtime.cli_record import JournalDirectory
 from steadyhand.runtime.config import load_config, require
 from steadyhand.runtime.evidence import (
+    AT_MOST,
     Evidence,
     Thresholds,
     control_digest,
+    laxer,
     missed,
     read_evidence,
     seal,
+    site_minima,
 )
 from steadyhand.runtime.exits import Exit
 from steadyhand.runtime.go_live import record_name
@@ -31,10 +34,12 @@ from steadyhand.runtime.reader import JournalReader
 from steadyhand.runtime.shadow import MEANINGS, figures
 from steadyhand.runtime.terminal import must_write, named_file, show
 
-_USUAL = Thresholds()
 shadow_app = typer.Typer(no_args_is_help=True, help="What a controller would have done.")
 evidence_app = typer.Typer(no_args_is_help=True, help="Go-live evidence: it opens mode full.")
-Share = Annotated[float, typer.Option(min=0.0, max=1.0)]
+Share = Annotated[
+    float | None,
+    typer.Option(min=0.0, max=1.0, help="Ask for more than go_live does.", show_default=False),
+]
 
 
 def register(app: typer.Typer) -> None:
@@ -72,15 +77,22 @@ def make(
         Path | None, typer.Option("--bundle", help="Bundle; the configured one by default.")
     ] = None,
     valid: Annotated[int, typer.Option(min=1, max=366, help="Days until it ends.")] = 90,
-    days: Annotated[float, typer.Option(min=0.0, help="Least days in shadow.")] = _USUAL.days,
-    coverage: Share = _USUAL.coverage,
-    support: Share = _USUAL.support,
-    violation_high: Share = _USUAL.violation_high,
-    correction_mean: Share = _USUAL.correction_mean,
-    availability: Share = _USUAL.availability,
+    days: Annotated[
+        float | None,
+        typer.Option(min=0.0, help="Ask for more days than go_live does.", show_default=False),
+    ] = None,
+    coverage: Share = None,
+    support: Share = None,
+    violation_high: Share = None,
+    correction_mean: Share = None,
+    availability: Share = None,
     as_json: AsJson = False,
 ) -> None:
-    """Sign what a bundle has shown in shadow here; refused where it has not shown enough."""
+    """Sign what a bundle has shown in shadow here; refused where it has not shown enough.
+
+    Takes the journal of a run in mode shadow, which must be whole. What is enough stands in
+    go_live.minimum_... and maximum_... of the configuration; the options can only ask for more.
+    """
     from steadyhand.runtime.assemble import admit, make_plant
 
     loaded = require(load_config(config), config)
@@ -88,13 +100,16 @@ def make(
     if settings.bundle is None:
         raise ConfigError("no bundle section in the configuration: there is nothing to go live")
     must_write(out)
-    thresholds = Thresholds(
-        days=days,
-        coverage=coverage,
-        support=support,
-        violation_high=violation_high,
-        correction_mean=correction_mean,
-        availability=availability,
+    thresholds = _at_least(
+        site_minima(settings.go_live),
+        {
+            "days": days,
+            "coverage": coverage,
+            "support": support,
+            "violation_high": violation_high,
+            "correction_mean": correction_mean,
+            "availability": availability,
+        },
     )
     made = admit(loaded, make_plant(loaded), bundle or loaded.path(settings.bundle.file))
     where = journal or loaded.path(settings.journal.directory)
@@ -147,6 +162,23 @@ def show_evidence(
     show(data, as_json, _table(found.figures, found.thresholds.model_dump(), told))
 
 
+def _at_least(minima: Thresholds, asked: dict[str, float | None]) -> Thresholds:
+    """The site's minima with what was asked for beyond them.
+
+    Raises:
+        RequestError: ARGUMENTS less was asked for than the site does.
+    """
+    given = {name: value for name, value in asked.items() if value is not None}
+    made = Thresholds(**(minima.model_dump() | given))
+    if less := laxer(made, minima):
+        raise RequestError(
+            "ARGUMENTS",
+            f"asks for less than this site does: {', '.join(less)}; a start would refuse it: "
+            "change go_live in the configuration, or leave the option out",
+        )
+    return made
+
+
 def _table(found: dict[str, Any], thresholds: dict[str, float], told: str = "") -> Group:
     table = Table("figure", "value", "asked", "what it is")
     for name, meaning in MEANINGS.items():
@@ -159,5 +191,5 @@ def _table(found: dict[str, Any], thresholds: dict[str, float], told: str = "") 
 def _asked(name: str, thresholds: dict[str, float]) -> str:
     if name not in thresholds:
         return ""
-    sign = "<=" if name in ("violation_high", "correction_mean") else ">="
+    sign = "<=" if name in AT_MOST else ">="
     return f"{sign} {thresholds[name]:g}"

@@ -118,7 +118,8 @@ def status_table(now: dict[str, Any]) -> Table:
     asked = "" if now["asked"] == now["mode"] else f" (before the restart: {now['asked']})"
     for text in held(now):
         table.add_row("OVERRIDE", text)
-    table.add_row("mode", now["mode"] + asked)
+    proof = " without go-live evidence" * now.get("unproven", False)
+    table.add_row("mode", now["mode"] + proof + asked)
     table.add_row("drives", now["source"])
     table.add_row("because", why)
     for step in way_back(now):

@@ -1,4 +1,4 @@
-"""Read the journal: show, verify, export, explain, replay."""
+"""Read the journal: show, verify, export, explain, replay; what its reason codes mean."""
 
 import re
 import sys
@@ -9,6 +9,7 @@ import typer
 from rich.table import Column, Table
 
 from steadyhand.controllers.errors import RequestError
+from steadyhand.controllers.reasons import ReasonCode
 from steadyhand.runtime import chain
 from steadyhand.runtime.cli import AsJson, ConfigFile
 from steadyhand.runtime.config import load_config, require
@@ -30,6 +31,7 @@ def register(app: typer.Typer) -> None:
     app.add_typer(journal_app, name="journal")
     app.command("explain")(explain)
     app.command("replay")(replay_command)
+    app.command("reasons")(reasons)
 
 
 @journal_app.command("show")
@@ -130,6 +132,36 @@ def explain(
     """Why that command: one tick in words."""
     with JournalReader(directory) as journal:
         show({}, False, explain_text(journal, journal.span()[1] if tick is None else tick))
+
+
+def reasons(
+    code: Annotated[
+        str, typer.Argument(help="One code, such as OBS_STUCK; default: all.", show_default=False)
+    ] = "",
+    markdown: Annotated[
+        bool, typer.Option("--markdown", help="As docs/reasons.md has it.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """What each reason code means, what the loop does about it, and what you should do."""
+    from steadyhand.runtime.reason_page import in_words, page
+
+    wanted = code.strip().upper()
+    if wanted and wanted not in list(ReasonCode):
+        raise RequestError("ARGUMENTS", f"no reason code {code!r}; `steadyhand reasons` names all")
+    if markdown:
+        sys.stdout.write(page())
+        return
+    found = [dict(in_words(one)) for one in ReasonCode if wanted in ("", one)]
+    if wanted:
+        table = Table(show_header=False)
+        for name, text in found[0].items():
+            table.add_row(name, text or "none")
+    else:
+        table = Table("Code", "What it means", Column("What to do", overflow="fold"))
+        for row in found:
+            table.add_row(row["Code"], row["What it means"], row["What to do"])
+    show(found[0] if wanted else found, as_json, table)
 
 
 def replay_command(

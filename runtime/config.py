@@ -74,6 +74,8 @@ Request: Any = quantity("s", 1e-3, 600.0)
 Answer: Any = quantity("s", 1e-4, 600.0)
 """The policy's answer: its fastest takes some ten microseconds, and a process switch."""
 PlantTime: Any = quantity("s", 1e-3, 30.0 * DAY_S)
+ShadowTime: Any = quantity("s", 60.0, 366.0 * DAY_S)
+Share = Annotated[float, Field(ge=0.0, le=1.0)]
 Memory: Any = quantity("byte", 256.0 * MIB, 2.0**40)
 """Of the policy's process: the inference engine alone takes most of the smallest value."""
 SegmentSize: Any = quantity("byte", MIB, 2.0**40)
@@ -460,6 +462,24 @@ class GoLive(Section):
     )
     without_evidence: str | None = Field(
         default=None, description=f"only the word {UNPROVEN_WORD} does without"
+    )
+    minimum_time: ShadowTime = Field(
+        default=7.0 * DAY_S, description="least plant time in shadow that counts as evidence here"
+    )
+    minimum_coverage: Share = Field(default=0.95, description="least share of ticks with an answer")
+    minimum_support: Share = Field(
+        default=0.2, description="least share of proposals near what the plant did"
+    )
+    minimum_availability: Share = Field(
+        default=0.8, description="least share of ticks in which the gate trusted the policy"
+    )
+    maximum_violation_rate: Share = Field(
+        default=0.01,
+        description="most that the upper end of the interval may be, of the share of proposals "
+        "that the filter could not have made safe",
+    )
+    maximum_correction: Share = Field(
+        default=0.1, description="most that the filter may move a proposal on average"
     )
 
     @model_validator(mode="after")

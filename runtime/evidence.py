@@ -20,7 +20,8 @@ from steadyhand.controllers.errors import BundleError
 from steadyhand.runtime.bundle.manifest import Moment, stamp
 from steadyhand.runtime.bundle.signature import GO_LIVE, SIGNATURE_BYTES, TrustStore, sign
 from steadyhand.runtime.bundle.strict_json import canonical_json, parse_json
-from steadyhand.runtime.config import Config
+from steadyhand.runtime.config import DAY_S, Config, Share
+from steadyhand.runtime.config import GoLive as Section
 
 MAX_BYTES = 64 * 1024
 _LINE = 2 * SIGNATURE_BYTES
@@ -28,7 +29,7 @@ _REMEDY = "make it with `steadyhand evidence make`"
 _ELSEWHERE = ("name", "clock", "inference", "journal", "metrics", "panel", "operator", "scada",
               "bundle", "go_live")  # fmt: skip
 _LINK_ELSEWHERE = ("endpoint", "request_timeout", "publishing", "command_life", "security")
-Share = Annotated[float, Field(ge=0.0, le=1.0)]
+_USUAL = Section()
 
 
 class _Strict(BaseModel):
@@ -38,17 +39,38 @@ class _Strict(BaseModel):
 class Thresholds(_Strict):
     """What the figures of a shadow run have to reach."""
 
-    days: Annotated[float, Field(ge=0.0)] = 7.0
-    coverage: Share = 0.95
-    support: Share = 0.2
-    violation_high: Share = 0.01
+    days: Annotated[float, Field(ge=0.0)] = _USUAL.minimum_time / DAY_S
+    coverage: Share = _USUAL.minimum_coverage
+    support: Share = _USUAL.minimum_support
+    violation_high: Share = _USUAL.maximum_violation_rate
     """The upper end of the interval may be at most this."""
-    correction_mean: Share = 0.1
+    correction_mean: Share = _USUAL.maximum_correction
     """At most this."""
-    availability: Share = 0.8
+    availability: Share = _USUAL.minimum_availability
 
 
-_AT_MOST = frozenset({"violation_high", "correction_mean"})
+AT_MOST = frozenset({"violation_high", "correction_mean"})
+
+
+def site_minima(section: Section) -> Thresholds:
+    """What this site asks of evidence, whatever thresholds it was made with."""
+    return Thresholds(
+        days=section.minimum_time / DAY_S,
+        coverage=section.minimum_coverage,
+        support=section.minimum_support,
+        violation_high=section.maximum_violation_rate,
+        correction_mean=section.maximum_correction,
+        availability=section.minimum_availability,
+    )
+
+
+def laxer(one: Thresholds, other: Thresholds) -> list[str]:
+    """Every threshold of `one` that asks for less than `other`, in words."""
+    bounds, found = other.model_dump(), []
+    for name, value in one.model_dump().items():
+        if value > bounds[name] if name in AT_MOST else value < bounds[name]:
+            found.append(f"{name} {value:.4g} instead of {bounds[name]:.4g}")
+    return found
 
 
 class Evidence(_Strict):
@@ -87,7 +109,7 @@ def missed(figures: Mapping[str, Any], thresholds: Thresholds) -> list[str]:
     found = []
     for name, bound in thresholds.model_dump().items():
         value = figures.get(name)
-        at_most = name in _AT_MOST
+        at_most = name in AT_MOST
         if value is None:
             found.append(f"{name} is not known; {'at most' if at_most else 'at least'} {bound:g}")
         elif not (value <= bound if at_most else value >= bound):

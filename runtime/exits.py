@@ -20,6 +20,7 @@ from steadyhand.controllers.errors import (
     RequestError,
     SteadyhandError,
 )
+from steadyhand.runtime.priority import Priority, marked, to_journal
 
 
 class Exit(IntEnum):
@@ -128,14 +129,16 @@ def guarded(command: Callable[[], object]) -> int:
     except Exception as error:  # noqa: BLE001  (the last net)
         status = exit_of(error)
         if status is Exit.BUG:
-            traceback.print_exc()
-            sys.stderr.write(
+            text = (
+                f"{traceback.format_exc()}"
                 f"steadyhand: this is a bug ({type(error).__name__}): please report the lines "
                 "above, with the command and the output of `steadyhand --version`, to whoever "
-                "gave you steadyhand (its issue tracker)\n"
+                "gave you steadyhand (its issue tracker)"
             )
+            sys.stderr.write(marked(text, Priority.CRITICAL, to_journal()) + "\n")
         else:
-            sys.stderr.write(f"steadyhand: {words_of(error)}\n")
+            text = f"steadyhand: {words_of(error)}"
+            sys.stderr.write(marked(text, Priority.ERROR, to_journal()) + "\n")
         if isinstance(error, OSError):
             close_stdout()
         return status

@@ -1,18 +1,29 @@
 """The go-live gate: mode full only for a controller that has shown in shadow, here, what it does.
 
-Mode full is refused unless the configuration names evidence that is signed, in date, and about this
-plant, these settings and this bundle; or says in a long word that it does without. Where no bundle
-drives there is nothing to show: the heuristic is the plant's own.
+Mode full is refused unless the configuration names evidence that is signed, in date, about this
+plant, these settings and this bundle, and that shows what this site asks for; or says in a long
+word that it does without. Where no bundle drives there is nothing to show: the heuristic is the
+plant's own.
 """
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from steadyhand.controllers.errors import BundleError
 from steadyhand.runtime.bundle.signature import TrustStore
 from steadyhand.runtime.config import Loaded
-from steadyhand.runtime.evidence import Evidence, check_date, control_digest, read_evidence
+from steadyhand.runtime.evidence import (
+    Evidence,
+    Thresholds,
+    check_date,
+    control_digest,
+    laxer,
+    missed,
+    read_evidence,
+    site_minima,
+)
 
 if TYPE_CHECKING:
     from steadyhand.runtime.bundle.load import Bundle
@@ -21,6 +32,19 @@ REMEDY = (
     "run it in mode shadow, then `steadyhand evidence make`, and name the file in "
     "go_live.evidence; mode limited needs none (docs/commission.md)"
 )
+
+
+class Basis(StrEnum):
+    """What mode full stands on."""
+
+    EVIDENCE = "evidence"
+    """Open: evidence shows what it does here."""
+    WITHOUT = "without"
+    """Open by the long word: nothing shows what it does here."""
+    CLOSED = "closed"
+    """Refused: there is no evidence that counts."""
+    NO_BUNDLE = "no_bundle"
+    """No bundle drives, so there is nothing to show."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,22 +59,35 @@ class GoLive:
     plant_name: str
     plant_id: str
     digest: str
+    eased: tuple[str, ...] = ()
+    """Where this site asks for less than is usual, in words."""
 
     @classmethod
     def read(cls, loaded: Loaded, now: datetime | None = None) -> "GoLive":
         """Look at what the configuration names. Bad evidence is none, and says why."""
         config, section = loaded.config, loaded.config.go_live
         evidence, why = None, "the configuration names no evidence"
+        minima = site_minima(section)
         if section.evidence is not None and config.bundle is not None:
             try:
                 trust = TrustStore.read(loaded.path(config.bundle.trusted_keys))
                 file = loaded.path(section.evidence)
-                evidence, why = read_evidence(file, trust, now or datetime.now(UTC)), ""
+                found = read_evidence(file, trust, now or datetime.now(UTC))
+                evidence, why = found, _short_of(found, minima)
             except BundleError as error:
                 why = str(error)
         digest = control_digest(config)
         word = section.without_evidence is not None
-        return cls(word, evidence, why, config.name, config.plant.id, digest)
+        eased = tuple(laxer(minima, Thresholds()))
+        return cls(word, evidence, why, config.name, config.plant.id, digest, eased)
+
+    def basis(self, bundle: "Bundle | None") -> Basis:
+        """What mode full would stand on with `bundle`."""
+        if bundle is None:
+            return Basis.NO_BUNDLE
+        if self.word:
+            return Basis.WITHOUT
+        return Basis.CLOSED if self.refusal(bundle) else Basis.EVIDENCE
 
     def refusal(self, bundle: "Bundle | None", now: datetime | None = None) -> str:
         """Why `bundle` may not drive in mode full; empty when it may."""
@@ -78,7 +115,12 @@ class GoLive:
         shown = self.evidence
         return (
             f"mode full by evidence of {shown.figures.get('days'):.3g} days in shadow, signed off "
-            f"by {shown.signed_off_by}, until {shown.not_after:%Y-%m-%d}"
+            f"by {shown.signed_off_by}, until {shown.not_after:%Y-%m-%d}{self._ease()}"
+        )
+
+    def _ease(self) -> str:
+        return f"; this site asks for less than is usual: {', '.join(self.eased)}" * bool(
+            self.eased
         )
 
     def _other(self, evidence: Evidence | None, bundle: "Bundle", now: datetime) -> str:
@@ -101,6 +143,13 @@ class GoLive:
             if theirs != ours
         ]
         return f"the evidence is of another {', '.join(wrong)}" if wrong else ""
+
+
+def _short_of(evidence: Evidence, minima: Thresholds) -> str:
+    """What this site asks for and the evidence does not show; empty when it shows all."""
+    short = missed(evidence.figures, minima)
+    asks = "the evidence shows less than go_live asks for here"
+    return f"GO_LIVE_FIGURES: {asks}: {'; '.join(short)}" if short else ""
 
 
 def record_name(bundle: "Bundle | None") -> str:

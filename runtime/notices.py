@@ -1,7 +1,8 @@
 """What `run` says on standard error while it runs: who drives, why, what to do, at each change.
 
-`journalctl -u steadyhand@plant` shows these lines. Nobody waits for the terminal or the service
-manager that takes them: one thread writes, and it alone. What it cannot get rid of is left out.
+`journalctl -u steadyhand@plant` shows these lines, with `-p warning` the loud ones. Nobody waits
+for the terminal or the service manager that takes them: one thread writes, and it alone. What it
+cannot get rid of is left out.
 """
 
 import logging
@@ -14,12 +15,18 @@ from contextlib import suppress
 from typing import Self
 
 from steadyhand.runtime.health import printable
+from steadyhand.runtime.priority import Priority, marked, to_journal
 
 EVERY_S = 1.0
 """Least time between two changes that are told; what changes faster stands in the journal."""
 LENGTH = 400
 MOST_LINES = 100
 """Lines that wait to be written; newer ones push older ones out."""
+_PRIORITIES = {
+    logging.WARNING: Priority.WARNING,
+    logging.ERROR: Priority.ERROR,
+    logging.CRITICAL: Priority.CRITICAL,
+}
 LAST_S = 0.5
 """Longest wait for the last line at the end."""
 
@@ -43,21 +50,26 @@ class Notices(logging.Handler):
         """
         super().__init__(logging.WARNING)
         self._descriptor, self._every_s, self._quiet = descriptor, every_s, quiet
+        self._journal = to_journal(descriptor)
         self._about: object = None
         self._change, self._passed_over = "", 0
+        self._loudest = Priority.INFO
+        """Of the changes that wait to be told, and of those passed over for them."""
         self._lines: deque[str] = deque(maxlen=MOST_LINES)
         self._news = threading.Condition()
         self._closed = False
         self._thread = threading.Thread(target=self._write, name="notices", daemon=True)
         self._thread.start()
 
-    def say(self, text: str) -> None:
+    def say(self, text: str, priority: Priority = Priority.INFO) -> None:
         """Write `text`, one line or several."""
         with self._news:
-            self._lines.append(text)
+            self._lines.append(marked(text, priority, self._journal))
             self._news.notify()
 
-    def tell(self, about: object, text: Callable[[], str]) -> None:
+    def tell(
+        self, about: object, text: Callable[[], str], priority: Priority = Priority.INFO
+    ) -> None:
         """Write what `text` says, unless the change before was `about` the same."""
         if about == self._about or self._quiet:
             return
@@ -66,6 +78,7 @@ class Notices(logging.Handler):
         with self._news:
             self._passed_over += bool(self._change)
             self._change = line
+            self._loudest = min(self._loudest, priority)
             self._news.notify()
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -75,7 +88,8 @@ class Notices(logging.Handler):
         except Exception as error:  # noqa: BLE001  (somebody's % did not fit: that is told instead)
             text = f"{record.msg!r} cannot be formatted: {error}"
         lines = [printable(line, LENGTH) for line in text.splitlines()]
-        self.say(f"{_stamp()} {record.name}: " + "\n    ".join(lines))
+        loud = _PRIORITIES.get(record.levelno, Priority.ERROR)
+        self.say(f"{_stamp()} {record.name}: " + "\n    ".join(lines), loud)
 
     def __enter__(self) -> Self:
         logging.getLogger().addHandler(self)
@@ -102,8 +116,9 @@ class Notices(logging.Handler):
                 self._lines.clear()
                 if self._change and (self._closed or time.monotonic() >= next_s):
                     more = f" (and {self._passed_over} changes before)" * bool(self._passed_over)
-                    lines.append(self._change + more)
+                    lines.append(marked(self._change + more, self._loudest, self._journal))
                     self._change, self._passed_over = "", 0
+                    self._loudest = Priority.INFO
                     next_s = time.monotonic() + self._every_s
             if lines:
                 with suppress(OSError):  # a terminal that is gone is no reason to stop

@@ -46,6 +46,7 @@ from steadyhand.runtime.modes import Mode
 from steadyhand.runtime.notices import LENGTH, Notices
 from steadyhand.runtime.operator import OperatorServer
 from steadyhand.runtime.operator_people import OperatorSettings
+from steadyhand.runtime.priority import Priority
 from steadyhand.runtime.recorder import Recorder
 from steadyhand.runtime.reload import Reload
 from steadyhand.runtime.reminders import reminders
@@ -53,7 +54,7 @@ from steadyhand.runtime.replay import COMMAND
 from steadyhand.runtime.scada.server import ScadaServer
 from steadyhand.runtime.slot import Closable, PolicySlot
 from steadyhand.runtime.start import First, NoPolicy, counted
-from steadyhand.runtime.status import address, remedy, status, words
+from steadyhand.runtime.status import address, loudness, remedy, status, words
 from steadyhand.runtime.swap import Swap
 from steadyhand.runtime.tested_versions import untested
 from steadyhand.runtime.vitals import ServiceVitals
@@ -144,7 +145,10 @@ class Service:
         opened.callback(self.journal.close)
         if self.recorder.black_box is None:
             file = assemble.black_box_file(self.loaded)
-            self.notices.say(f"steadyhand: no room for {file}: a kill would lose the last records")
+            self.notices.say(
+                f"steadyhand: no room for {file}: a kill would lose the last records",
+                Priority.WARNING,
+            )
         self.keepsakes = Keepsakes(
             assemble.state_folder(self.loaded), config.clock.time_scale, self.recorder.event
         )
@@ -181,6 +185,7 @@ class Service:
         self._open_panel()
         self._open_scada()
         self.vitals.link = self.link
+        self.vitals.basis = lambda: self.go_live.basis(self.bundle)
         idle = Idle(self._between)
         self._hasten = idle.hasten
         loop_parts = Parts(
@@ -244,7 +249,7 @@ class Service:
             }
         )
         for text in self.keepsakes.resume(self._command, self.alarms):
-            self.notices.say(f"steadyhand: from the run before: {text}")
+            self.notices.say(f"steadyhand: from the run before: {text}", Priority.WARNING)
         initial = Mode(self.config.modes.initial)
         if initial is Mode.FULL and self._unproven_for_full(self.bundle, "configuration"):
             initial = Mode.OFF
@@ -499,12 +504,12 @@ class Service:
         for text in bundle.warnings:
             self.recorder.event({"event": "BundleWarning", "text": text})
 
-    def _tell_event(self, event: dict[str, object]) -> None:
-        self.notices.say(f"steadyhand: {event['text']}")
+    def _tell_event(self, event: Mapping[str, object]) -> None:
+        self.notices.say(f"steadyhand: {event['text']}", Priority.WARNING)
         self.recorder.event(event)
 
     def _tell_reload(self, event: dict[str, object]) -> None:
-        self.notices.say(f"steadyhand: reload: {event['text']}")
+        self.notices.say(f"steadyhand: reload: {event['text']}", Priority.NOTICE)
         self.recorder.event(event)
 
     def _tell_change(self, tick: Tick) -> None:
@@ -514,7 +519,8 @@ class Service:
         # without a plant the words say why; elsewhere they hold numbers that change every tick
         why = cause.text if observation.link is not LinkState.UP else ""
         about = (tick.source, modes.mode, cause.code, cause.signal, why, self.policy.label)
-        self.notices.tell(about, lambda: words(self, tick) + remedy(self, tick, cause))
+        loud = loudness(self, tick, cause)
+        self.notices.tell(about, lambda: words(self, tick) + remedy(self, tick, cause), loud)
 
     # -- commands ----------------------------------------------------------------------------------
 
@@ -667,7 +673,8 @@ class Service:
         """For the status; a new mapping each time, because the last one may be shown just now."""
         name = file or (self.last_swap or {}).get("file", "")
         text = printable(text, LENGTH)
-        self.notices.say(f"steadyhand: swap to {printable(name, LENGTH)}: {outcome}: {text}")
+        loud = Priority.WARNING if outcome == "refused" else Priority.NOTICE
+        self.notices.say(f"steadyhand: swap to {printable(name, LENGTH)}: {outcome}: {text}", loud)
         self.last_swap = {"file": name, "outcome": outcome, "code": code, "text": text}
 
     def _drop_swap(self) -> None:

@@ -37,6 +37,7 @@ from steadyhand.runtime.exits import words_of
 from steadyhand.runtime.folders import make_folder
 from steadyhand.runtime.health import Health
 from steadyhand.runtime.notices import Notices
+from steadyhand.runtime.priority import Priority
 from steadyhand.runtime.slot import Closable
 from steadyhand.runtime.spawn import Spawned
 from steadyhand.runtime.worker import PolicyProcess
@@ -72,14 +73,14 @@ def serve(
     loaded, parts, given = _checked(file, spawned)
     with Notices(quiet=quiet) as notices, _crashes(loaded).run() as crashes:
         for warning in cautions(loaded):
-            notices.say(f"steadyhand: {warning}")
+            notices.say(f"steadyhand: {warning}", Priority.WARNING)
         first = _first(file, loaded, parts, given, crashes)
         if stop.is_set():  # before there is anything to hand back
             if isinstance(first.policy, Closable):
                 first.policy.close()
             return
         if first.alarm:
-            notices.say(f"steadyhand: {first.alarm}")
+            notices.say(f"steadyhand: {first.alarm}", Priority.ERROR)
         from steadyhand.runtime.service import Service
         from steadyhand.runtime.status import introduction
 

@@ -7,9 +7,10 @@ from steadyhand.controllers.frames import Fault, Source
 from steadyhand.runtime.alarms import Alarm, Shelf
 from steadyhand.runtime.config import Config, OpcUaLink
 from steadyhand.runtime.events import EFFECTS, Severity, describe
-from steadyhand.runtime.go_live import record_name
+from steadyhand.runtime.go_live import Basis, record_name
 from steadyhand.runtime.loop import STAGES, Tick
-from steadyhand.runtime.modes import ModeMachine
+from steadyhand.runtime.modes import Mode, ModeMachine
+from steadyhand.runtime.priority import Priority
 
 if TYPE_CHECKING:
     from steadyhand.runtime.service import Service
@@ -19,6 +20,12 @@ _DRIVERS = {
     Source.HOLD: "the last value is held",
     Source.SAFE: "the safe set-point is held",
     Source.HANDS_OFF: "hands off, the plant has its own control",
+}
+_PRIORITIES = {
+    Severity.LOG: Priority.INFO,
+    Severity.WARNING: Priority.WARNING,
+    Severity.ALARM: Priority.ERROR,
+    Severity.CRITICAL: Priority.CRITICAL,
 }
 
 
@@ -62,14 +69,28 @@ def words(service: "Service", tick: Tick) -> str:
         alarm = EFFECTS[cause.code, modes.situation].alarm
         line = f"{_DRIVERS[tick.source]}: {cause.code}: {describe(cause, alarm)}"
     tail = f"; {audit.text}" if audit is not None else ""
-    return f"{line}; mode {modes.mode}{tail}"
+    proof = " without go-live evidence" * _unproven(service)
+    return f"{line}; mode {modes.mode}{proof}{tail}"
+
+
+def _unproven(service: "Service") -> bool:
+    """Is mode full open by the long word alone, and asked for?"""
+    basis = service.go_live.basis(service.bundle)
+    return service.modes.mode is Mode.FULL and basis is Basis.WITHOUT
 
 
 def remedy(service: "Service", tick: Tick, cause: Fault) -> str:
     """What a person should do, where something should be done."""
     effect = EFFECTS[cause.code, service.modes.situation]
-    asked = tick.source is not Source.POLICY and effect.severity > Severity.LOG
+    asked = loudness(service, tick, cause) < Priority.INFO
     return f"; to do: {effect.action}" if asked else ""
+
+
+def loudness(service: "Service", tick: Tick, cause: Fault) -> Priority:
+    """How loudly a person is told who drives: nothing is wrong while the policy does."""
+    if tick.source is Source.POLICY:
+        return Priority.INFO
+    return _PRIORITIES[EFFECTS[cause.code, service.modes.situation].severity]
 
 
 def status(service: "Service", tick: Tick) -> dict[str, Any]:
@@ -152,6 +173,7 @@ def status(service: "Service", tick: Tick) -> dict[str, Any]:
         "swap": service.last_swap,
         "alarm": service.alarm,
         "go_live": service.go_live.words(service.bundle),
+        "unproven": _unproven(service),
         "certificates": service.certificates.view(),
         "journal": {
             "fault": audit.text if audit is not None else "",

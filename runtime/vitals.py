@@ -14,6 +14,7 @@ from steadyhand.controllers.frames import LinkState
 from steadyhand.controllers.protocols import Policy
 from steadyhand.controllers.reasons import ReasonCode
 from steadyhand.runtime.exposition import Family, Kind
+from steadyhand.runtime.go_live import Basis
 from steadyhand.runtime.health import Health
 from steadyhand.runtime.journal import Journal
 from steadyhand.runtime.refusals import CODES, OTHER
@@ -65,6 +66,8 @@ class Vitals:
     """When it last got one."""
     commands_refused: Mapping[str, int] = field(default_factory=dict)
     """By code."""
+    basis: Basis = Basis.NO_BUNDLE
+    """What mode full stands on, for the bundle that serves."""
 
 
 Look = Callable[[], Vitals]
@@ -96,6 +99,7 @@ class ServiceVitals:
     alarm: Callable[[], str] = lambda: ""
     """Why another policy than the configured one drives, or empty."""
     bundle_not_after_s: float = 0.0
+    basis: Callable[[], Basis] = lambda: Basis.NO_BUNDLE
     swaps: int = 0
     evidence_not_after_s: Callable[[], float] = lambda: 0.0
     """End of what lets the bundle that drives now into mode full; 0: nothing that ends."""
@@ -121,6 +125,7 @@ class ServiceVitals:
             policy_bytes=policy.resident_bytes() if isinstance(policy, PolicyProcess) else 0,
             as_configured=not self.alarm(),
             bundle_not_after_s=self.bundle_not_after_s,
+            basis=self.basis(),
             swaps=self.swaps,
             evidence_not_after_s=self.evidence_not_after_s(),
             run_before=self.run_before,
@@ -202,6 +207,12 @@ def families(vitals: Vitals) -> Iterable[Family]:
         "gauge",
         "How the run before this one ended; OK: in order.",
         [({"reason": str(code)}, float(code is vitals.run_before)) for code in ENDS],
+    )
+    yield Family(
+        "steadyhand_go_live",
+        "gauge",
+        "What mode full stands on: evidence, nothing but a word (without), or it is closed.",
+        [({"basis": str(basis)}, float(basis is vitals.basis)) for basis in Basis],
     )
 
 

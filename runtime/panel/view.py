@@ -189,6 +189,7 @@ class View:
             "participation": now["participation"],
             "link": {"state": now["link"], "granted": now["granted"], "control": now["handshake"]},
             "go_live": now["go_live"],
+            "unproven": now["unproven"],
             "written": now["written"],
             "timings_s": now["timings_s"],
         }

@@ -10,8 +10,13 @@ from steadyhand.runtime.config import UNPROVEN_WORD
 from tests.support.loop_rig import Bundles, Rig, until
 
 TICKS = 40
-LAX = ("--days", str(0.9 * TICKS / 96), "--support", "0", "--correction-mean", "1",
-       "--violation-high", "1", "--availability", "0", "--coverage", "0.2")  # fmt: skip
+LAX = f"""evidence: go.evidence
+  minimum_time: {0.9 * TICKS / 96} d
+  minimum_coverage: 0.2
+  minimum_support: 0.0
+  minimum_availability: 0.0
+  maximum_violation_rate: 1.0
+  maximum_correction: 1.0"""
 
 
 def test_mode_full_has_to_be_earned(tmp_path):
@@ -21,9 +26,7 @@ def test_mode_full_has_to_be_earned(tmp_path):
     word = f"without_evidence: {UNPROVEN_WORD}"
     evidence = tmp_path / "rig" / "go.evidence"
     make = ("evidence", "make", "CONFIG", "--key", str(key), "--by", "anna", "--out", str(evidence))
-    with Rig(
-        tmp_path / "rig", 22_500.0, good, bundles.keys, changes={word: "evidence: go.evidence"}
-    ) as rig:
+    with Rig(tmp_path / "rig", 22_500.0, good, bundles.keys, changes={word: LAX}) as rig:
         rig.start_plant()
         rig.write_config()
         checked = rig.cli("check", "CONFIG")
@@ -38,16 +41,19 @@ def test_mode_full_has_to_be_earned(tmp_path):
             rig.ask("mode", mode="full", reason="now")
         assert refused.value.code == "NO_EVIDENCE"
         assert "run it in mode shadow" in str(refused.value)
-        refused_yet = rig.cli(*make, *LAX)
-        assert refused_yet.returncode == 1 and "days is 0" in refused_yet.stdout
+        refused_yet = rig.cli(*make)
+        assert refused_yet.returncode == 1 and "days is 0; at least 0.375" in refused_yet.stdout
         rig.ask("mode", mode="shadow", reason="to show it")
         first = rig.status()["tick"]
         until(lambda: rig.status().get("tick", 0) > first + TICKS + 2, instead=rig.story)
         assert rig.truth()["writes"]["arrived"] == 0
         rig.stop_runtime()
-        short = rig.cli(*make)
+        short = rig.cli(*make, "--days", "7")
         assert short.returncode == 1 and "at least 7" in short.stdout
-        made = rig.cli(*make, *LAX, "--json")
+        less = rig.cli(*make, "--days", "0.1", "--violation-high", "1")
+        assert less.returncode == 2, less.stdout + less.stderr
+        assert "days 0.1 instead of 0.375" in less.stderr
+        made = rig.cli(*make, "--json")
         assert made.returncode == 0, made.stdout + made.stderr
         assert json.loads(made.stdout)["figures"]["ticks"] > TICKS
         shown = rig.cli("evidence", "show", str(evidence), "--keys", str(bundles.keys))

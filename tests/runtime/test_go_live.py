@@ -17,9 +17,10 @@ from steadyhand.runtime.evidence import (
     read_evidence,
     seal,
 )
-from steadyhand.runtime.go_live import GoLive, record_name
+from steadyhand.runtime.go_live import Basis, GoLive, record_name
 
 NOW = datetime(2026, 6, 1, 12, tzinfo=UTC)
+NINE_DAYS = timedelta(days=9)
 SHIPPED = Path(__file__).parents[2] / "configs" / "thermal_storage" / "steadyhand.yaml"
 FIGURES = {
     "days": 14.0, "coverage": 1.0, "support": 0.6, "violation_high": 0.002,
@@ -183,8 +184,69 @@ def test_figures_below_their_thresholds_are_not_signed(site, name):
         put(site, evidence(site, figures={**FIGURES, name: None}))
 
 
+LAX = Thresholds(
+    days=0.0, coverage=0.0, support=0.0, violation_high=1.0, correction_mean=1.0, availability=0.0
+)
+POOR = {
+    "days": 0.01, "coverage": 0.5, "support": 0.0, "violation_high": 0.9,
+    "correction_mean": 0.9, "availability": 0.1,
+}  # fmt: skip
+
+
+def test_what_the_site_asks_for_counts_whatever_the_evidence_was_made_with(site):
+    put(site, evidence(site, figures=POOR, thresholds=LAX))
+    assert read_evidence(site / "go.evidence", TrustStore.read(site / "keys"), NOW).figures == POOR
+    made = gate(site)
+    refusal = made.refusal(Named(), NOW)
+    assert "GO_LIVE_FIGURES" in refusal
+    for words in (
+        "days is 0.01; at least 7", "coverage is 0.5; at least 0.95",
+        "support is 0; at least 0.2", "violation_high is 0.9; at most 0.01",
+        "correction_mean is 0.9; at most 0.1", "availability is 0.1; at least 0.8",
+    ):  # fmt: skip
+        assert words in refusal
+    assert made.basis(Named()) is Basis.CLOSED
+
+
+EVERY_MINIMUM = {
+    "minimum_time": ("14 d", "15 d"),
+    "minimum_coverage": ("1.0", None),
+    "minimum_support": ("0.6", "0.61"),
+    "minimum_availability": ("0.97", "0.98"),
+    "maximum_violation_rate": ("0.002", "0.001"),
+    "maximum_correction": ("0.02", "0.01"),
+}
+
+
+@pytest.mark.parametrize("key", list(EVERY_MINIMUM))
+def test_each_minimum_of_the_site_is_a_bound_that_is_reached_or_not(site, key):
+    put(site, evidence(site))
+    reached, beyond = EVERY_MINIMUM[key]
+
+    def refusal(value):
+        loaded = configured(site, f"go_live: {{evidence: go.evidence, {key}: {value}}}\n")
+        assert isinstance(loaded, Loaded), loaded
+        return GoLive.read(loaded, NOW).refusal(Named(), NOW)
+
+    assert refusal(reached) == ""
+    if beyond is not None:
+        assert "GO_LIVE_FIGURES" in refusal(beyond)
+
+
+def test_a_site_that_asks_for_less_than_is_usual_is_told_so(site):
+    put(site, evidence(site, not_after=datetime.now(UTC).replace(microsecond=0) + NINE_DAYS))
+    loaded = configured(site, "go_live: {evidence: go.evidence, minimum_time: 1 d}\n")
+    assert "asks for less than is usual: days 1 instead of 7" in GoLive.read(loaded).words(Named())
+    loaded = configured(site, "go_live: {evidence: go.evidence, minimum_time: 8 d}\n")
+    made = GoLive.read(loaded)
+    assert "less than is usual" not in made.words(Named())
+    assert made.basis(Named()) is Basis.EVIDENCE
+    assert made.basis(None) is Basis.NO_BUNDLE
+
+
 def test_the_word_does_without_and_a_half_word_does_not(site):
     made = GoLive.read(configured(site, WORD), NOW)
+    assert made.basis(Named()) is Basis.WITHOUT and made.basis(None) is Basis.NO_BUNDLE
     assert made.refusal(Named(), NOW) == "" and "without evidence, by the word" in made.words(
         Named()
     )

@@ -9,7 +9,10 @@ from contextlib import contextmanager
 
 import pytest
 
+from steadyhand.controllers.errors import ConfigError
+from steadyhand.runtime.exits import guarded
 from steadyhand.runtime.notices import LAST_S, LENGTH, MOST_LINES, Notices
+from steadyhand.runtime.priority import Priority, to_journal
 
 
 @contextmanager
@@ -137,3 +140,66 @@ def test_nobody_waits_for_a_reader_that_does_not_read():
         assert told_s < LAST_S
         assert LAST_S <= left_s < LAST_S + 5.0
         os.read(reading, 1 << 20)
+
+
+def journal_stream(descriptor):
+    """As systemd says it of the socket that it connected to its journal."""
+    found = os.fstat(descriptor)
+    return f"{found.st_dev}:{found.st_ino}"
+
+
+def test_lines_for_the_journal_carry_how_loud_they_are(monkeypatch):
+    with pipe() as (reading, writing):
+        monkeypatch.setenv("JOURNAL_STREAM", journal_stream(writing))
+        with Notices(writing, every_s=0.0) as notices:
+            notices.say("head\n  plant north")
+            notices.say("a bundle was refused", Priority.ERROR)
+            logging.getLogger("steadyhand.test").warning("almost full")
+            try:
+                raise ValueError("a defect")
+            except ValueError:
+                logging.getLogger("steadyhand.test").exception("failed")
+            notices.tell(0, lambda: "the link is down", Priority.CRITICAL)
+        lines = os.read(reading, 1 << 16).decode().splitlines()
+    assert lines[:3] == ["<6>head", "<6>  plant north", "<3>a bundle was refused"]
+    rest = [re.sub(r"\d\d:\d\d:\d\dZ ", "", line) for line in lines[3:]]
+    assert rest[0] == "<4>steadyhand.test: almost full"
+    assert rest[1] == "<3>steadyhand.test: failed"
+    trace = rest[2:-1]
+    assert trace[-1] == "<3>    ValueError: a defect"
+    assert all(line.startswith("<3>") for line in trace), "every line of it is an entry of its own"
+    assert rest[-1] == "<2>the link is down"
+
+
+def test_the_loudest_of_the_changes_passed_over_is_how_loud_the_line_is(monkeypatch):
+    with pipe() as (reading, writing):
+        monkeypatch.setenv("JOURNAL_STREAM", journal_stream(writing))
+        with Notices(writing, every_s=3600.0) as notices:
+            notices.tell(0, lambda: "first")
+            assert os.read(reading, 1 << 16).startswith(b"<6>")
+            notices.tell(1, lambda: "the link is down", Priority.ERROR)
+            notices.tell(2, lambda: "the policy drives")
+        (line,) = os.read(reading, 1 << 16).decode().splitlines()
+    assert line.startswith("<3>")
+    assert line.endswith("the policy drives (and 1 changes before)")
+
+
+@pytest.mark.parametrize("told", ["", "1:2", "nonsense", "0:0"])
+def test_what_is_redirected_stays_plain(told, monkeypatch):
+    with pipe() as (reading, writing):
+        monkeypatch.setenv("JOURNAL_STREAM", told)
+        with Notices(writing) as notices:
+            notices.say("plain", Priority.CRITICAL)
+        assert os.read(reading, 1 << 16) == b"plain\n"
+    assert to_journal(writing) is False, "closed by now"
+
+
+def test_a_refused_start_is_an_error_in_the_journal(monkeypatch, capfd):
+    def refuse():
+        raise ConfigError("first problem\nsecond problem")
+
+    assert guarded(refuse) == 78
+    assert capfd.readouterr().err == "steadyhand: first problem\nsecond problem\n"
+    monkeypatch.setenv("JOURNAL_STREAM", journal_stream(2))
+    assert guarded(refuse) == 78
+    assert capfd.readouterr().err == "<3>steadyhand: first problem\n<3>second problem\n"

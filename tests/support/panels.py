@@ -40,6 +40,7 @@ def status(tick: int, **changes: Any) -> dict[str, Any]:
         "granted": True,
         "handshake": "on",
         "go_live": "by a word",
+        "unproven": False,
         "trusted": True,
         "gate": "trust",
         "latched": [],

@@ -61,4 +61,5 @@ def _secure(pki: Pki) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    serve(*map(int, sys.argv[1:4]), *sys.argv[4:])
+    port, tags, changing, *secured = sys.argv[1:]
+    serve(int(port), int(tags), int(changing), *secured)

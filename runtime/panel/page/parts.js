@@ -30,7 +30,7 @@ export function showControl(state, answer, elapsed) {
   facts($("control-facts"), [
     ["Since", `${moment(state.since_wall_s)}${answer === "unknown" ? ", as far as is known" : `, for ${duration(elapsed)}`}`
       + ` (plant time ${plantTime(state.since_plant_s)})`],
-    ["Mode", `${state.mode}${asked}`],
+    ["Mode", `${state.mode}${state.unproven ? ", without go-live evidence" : ""}${asked}`],
     ["Plant", `link ${state.link.state}, control ${state.link.granted ? "granted" : "not granted"}`
       + `, handshake ${state.link.control}`],
   ]);
@@ -181,7 +181,7 @@ export function showSystem(state, plant) {
     rows.push(["Valid until", `${day(bundle.not_after_s)}; ${end}`]);
   }
   if (bundle.alarm) rows.push(["▲ Not as configured", bundle.alarm]);
-  if (state.go_live) rows.push(["Go-live", capital(state.go_live)]);
+  if (state.go_live) rows.push([state.unproven ? "▲ Go-live" : "Go-live", capital(state.go_live)]);
   for (const text of bundle.warnings ?? []) rows.push(["▲ Warning", text]);
   rows.push(["Link", state.link ? `${state.link.state}; ${plant.address}` : plant.address]);
   rows.push(["Record", journal.cause

@@ -31,6 +31,7 @@ from steadyhand.controllers.frames import (
 from steadyhand.controllers.reasons import ReasonCode
 from steadyhand.runtime.chain import Head
 from steadyhand.runtime.exposition import escape, wants_open_metrics
+from steadyhand.runtime.go_live import Basis
 from steadyhand.runtime.handshake import Control
 from steadyhand.runtime.journal import Status
 from steadyhand.runtime.metrics import Identity, Metrics, age_buckets, time_buckets
@@ -439,6 +440,12 @@ def test_vitals_one_by_one():
     assert value(page, name, certificate="trusted") == 1.8e9
 
 
+def test_what_mode_full_stands_on_is_a_series_of_its_own():
+    page = metrics(vitals=lambda: Vitals(basis=Basis.WITHOUT))
+    found = {basis: value(page, "go_live", basis=str(basis)) for basis in Basis}
+    assert found == {basis: float(basis is Basis.WITHOUT) for basis in Basis}
+
+
 def test_the_process_tells_of_itself():
     found = samples(metrics())
     own = {name: n for (name, _), n in found.items() if name.startswith(PROCESS)}
@@ -607,7 +614,7 @@ def test_every_indicator_can_move():
     quiet = metrics(wall=lambda: 0.0)
     moved = Vitals(
         LinkState.UP, 1, 1.0, 1, "ready", 1, 1, False, 1.0, 1, 1.0, ReasonCode.RESTART, {},
-        1.0, 1.0, 1, 1.0, 1.0, 1.0, dict.fromkeys((*CODES, OTHER), 1),
+        1.0, 1.0, 1, 1.0, 1.0, 1.0, dict.fromkeys((*CODES, OTHER), 1), Basis.WITHOUT,
     )  # fmt: skip
     wild = metrics(wall=lambda: 5.0, vitals=lambda: moved, outputs=LAYOUT.outputs)
     wild.refused = wild.restarts = wild.shelved = 1
