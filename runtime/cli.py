@@ -58,10 +58,12 @@ def check_command(config: ConfigFile, as_json: AsJson = False) -> None:
     """Pre-flight: name every problem of a configuration at once. Writes nothing."""
     from steadyhand.runtime.assemble import forgotten_state
     from steadyhand.runtime.check import check, go_live_words, started_instead
+    from steadyhand.runtime.taken_ports import taken_ports
 
     loaded, problems = check(config)
     go_live = None if loaded is None else go_live_words(loaded)
-    warning = "" if loaded is None else forgotten_state(loaded)
+    warnings = [] if loaded is None else [*filter(None, [forgotten_state(loaded)])]
+    warnings += [] if loaded is None else taken_ports(loaded)
     instead = "" if loaded is None else started_instead(loaded, problems)
     data = {
         "file": str(config),
@@ -73,7 +75,7 @@ def check_command(config: ConfigFile, as_json: AsJson = False) -> None:
         ],
         "digest": loaded.digest if loaded else None,
         "go_live": go_live,
-        "warnings": [warning] if warning else [],
+        "warnings": warnings,
     }
     if problems:
         text = "\n".join(problem.text(str(config)) for problem in problems)
@@ -84,8 +86,7 @@ def check_command(config: ConfigFile, as_json: AsJson = False) -> None:
             text += f"\n{len(problems)} problem{s}; nothing was started"
     else:
         text = f"{config}: nothing wrong\n{go_live}"
-    if warning:
-        text += f"\nwarning: {warning}"
+    text += "".join(f"\nwarning: {warning}" for warning in warnings)
     show(data, as_json, text)
     raise typer.Exit(Exit.REFUSED if problems and not instead else Exit.DONE)
 

@@ -6,7 +6,7 @@ stop:  loop ends → plant handed back → journal closed → sockets freed
 
 import os
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -21,7 +21,7 @@ from steadyhand.controllers.errors import (
     RequestError,
     SteadyhandError,
 )
-from steadyhand.controllers.frames import LinkState, ProposalStatus
+from steadyhand.controllers.frames import Fault, LinkState, ProposalStatus
 from steadyhand.controllers.heuristics.transfer import Transfer
 from steadyhand.controllers.reasons import ReasonCode
 from steadyhand.runtime import assemble
@@ -313,10 +313,13 @@ class Service:
             lambda: self.metrics.render(open_metrics=True),
         )
         self._open.callback(server.close)
-        if self.crashes.before is None:
-            server.bind()  # whoever starts a plant without seeing it should know at once
-        # After a crash nobody is there, and control comes first: the port is tried again, and told.
         self.metrics_server = server.start()
+        self._tell_closed("metrics", server.problem)
+
+    def _tell_closed(self, section: str, why: str) -> None:
+        """Control comes first: a port that is taken keeps no plant waiting, whoever started it."""
+        if why:
+            self.notices.say(f"steadyhand: {section}: {why}; the loop goes on, it is tried again")
 
     def _open_operator(self) -> None:
         self.operator: OperatorServer | None = None
@@ -354,6 +357,7 @@ class Service:
         )
         self._open.callback(self.panel.close)
         self.panel.open()
+        self._tell_closed("panel", self.panel.server.problem)
 
     def _open_scada(self) -> None:
         self.scada: ScadaServer | None = None
@@ -367,6 +371,7 @@ class Service:
         )
         self._open.callback(self.scada.close)
         self.scada.open()
+        self._tell_closed("scada", self.scada.failed)
 
     def _heartbeats(self) -> tuple[int, int]:
         """Ours and the plant's; -1 where the link has none."""
@@ -394,11 +399,23 @@ class Service:
         self._between()
 
     def _see_alarms(self, tick: Tick) -> None:
-        own = (*(() if self.scada is None else self.scada.faults), *self.certificates.look())
-        groups = (tick.faults, tick.verdict.faults, tick.sent.faults, own)
+        groups = (tick.faults, tick.verdict.faults, tick.sent.faults, tuple(self._own_faults()))
         modes = self.modes
         for ended in self.alarms.update(groups, modes.latches, modes.situation, tick.now_s):
             self._tell_shelf("ShelfExpired", ended, ended.owner)
+
+    def _own_faults(self) -> Iterator[Fault]:
+        """What is wrong beside the loop: told, and nobody drives otherwise for it."""
+        if self.metrics_server is not None and self.metrics_server.problem:
+            yield Fault(ReasonCode.METRICS_DOWN, text=self.metrics_server.problem)
+        if self.panel is not None and self.panel.server.problem:
+            yield Fault(ReasonCode.PANEL_DOWN, text=self.panel.server.problem)
+        if self.scada is not None:
+            yield from self.scada.faults
+        yield from self.certificates.look()
+        audit = self.journal.fault()
+        if audit is not None:
+            yield audit
 
     def _tell_shelf(self, event: str, shelf: Shelf, actor: str) -> None:
         self.recorder.event(
