@@ -1,8 +1,9 @@
 """Pre-flight: everything a configuration points to, looked at before anything is driven.
 
 `steadyhand check` and `steadyhand run` ask the same function. Every problem is named at once.
-Nothing is left behind and no connection is opened; what another process holds now (the journal's
-lock, a port) is found by the start itself.
+Nothing is left behind and no connection is opened. What another process holds now is no problem of
+the configuration: the journal's lock is found by the start itself, a port is a warning
+(`taken_ports.py`).
 """
 
 import grp

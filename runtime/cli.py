@@ -58,10 +58,11 @@ def check_command(config: ConfigFile, as_json: AsJson = False) -> None:
     """Pre-flight: name every problem of a configuration at once. Writes nothing."""
     from steadyhand.runtime.cautions import cautions
     from steadyhand.runtime.check import check, go_live_words, started_instead
+    from steadyhand.runtime.taken_ports import taken_ports
 
     loaded, problems = check(config)
     go_live = None if loaded is None else go_live_words(loaded)
-    warnings = [] if loaded is None else cautions(loaded)
+    warnings = [] if loaded is None else [*cautions(loaded), *taken_ports(loaded)]
     instead = "" if loaded is None else started_instead(loaded, problems)
     data = {
         "file": str(config),
@@ -84,8 +85,7 @@ def check_command(config: ConfigFile, as_json: AsJson = False) -> None:
             text += f"\n{len(problems)} problem{s}; nothing was started"
     else:
         text = f"{config}: nothing wrong\n{go_live}"
-    for warning in warnings:
-        text += f"\nwarning: {warning}"
+    text += "".join(f"\nwarning: {warning}" for warning in warnings)
     show(data, as_json, text)
     raise typer.Exit(Exit.REFUSED if problems and not instead else Exit.DONE)
 

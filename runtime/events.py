@@ -91,6 +91,7 @@ _LOAD = "find what slowed this machine down"
 _MODEL = "look at the policy's last inputs; swap or roll back the bundle if it repeats"
 _TRUST = "none at once; if it repeats, the plant has left what the policy was trained on"
 _FILTER = "look at the constraints named in the filter's report"
+_PORT = "stop what listens there, or give it another port and restart; it is tried again"
 _WRITING = "check access rights and the output's own interlocks in the plant"
 
 _ROWS: Mapping[ReasonCode, _Row] = {
@@ -408,12 +409,14 @@ _ROWS: Mapping[ReasonCode, _Row] = {
         "free space on the journal's disk",
     ),
     ReasonCode.TASK_DIED: (_HOLD, _ALARM, 0, "a part control depends on died", "restart"),
+    ReasonCode.METRICS_DOWN: (_POLICY, _WARNING, 0, "the metrics are not served", _PORT),
+    ReasonCode.PANEL_DOWN: (_POLICY, _WARNING, 0, "the panel is not served", _PORT),
     ReasonCode.SCADA_DOWN: (
         _POLICY,
         _WARNING,
         0,
         "the OPC UA server for SCADA does not run",
-        "none at once, it starts again by itself; the runtime's log says why it failed",
+        "free its port if that is what the text says; else none, it starts again by itself",
     ),
     ReasonCode.SCADA_INSECURE: (
         _POLICY,

@@ -24,11 +24,13 @@ from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Protocol, Self
 
 from steadyhand.controllers.errors import ConfigError
+from steadyhand.runtime.exits import words_of
 
 MAX_CONNECTIONS = 8
 DEADLINE_S = 5.0
 MAX_HEADER = 8192
-RETRY_S = 5.0
+RETRY_FIRST_S, RETRY_CAP_S = 1.0, 30.0
+"""Pauses between two tries to have a port that is taken."""
 ACCEPTS_PER_TURN = 16
 TURN_S = 0.05
 """With connections waiting beyond `ACCEPTS_PER_TURN`, the thread rests this long between turns."""
@@ -146,6 +148,25 @@ def listen_address(listen: str, section: str) -> tuple[IPv4Address | IPv6Address
         ) from None
 
 
+def listening_socket(address: tuple[str, int], backlog: int) -> socket.socket:
+    """A socket that listens at `address`; it never blocks.
+
+    Raises:
+        OSError: the address cannot be had.
+    """
+    family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen(backlog)
+        listener.setblocking(False)
+    except OSError:
+        listener.close()
+        raise
+    return listener
+
+
 def shown_address(address: tuple[str, int]) -> str:
     """Host and port as they stand in a URL."""
     host, port = address
@@ -182,7 +203,6 @@ class HttpServer:
         address, port = listen_address(listen, section)
         self._section = section
         self._listen = (str(address), port)
-        self._family = socket.AF_INET6 if address.version == 6 else socket.AF_INET
         self._answer_to = answer
         self._on_event = on_event
         self._counters = counters or Uncounted()
@@ -195,32 +215,19 @@ class HttpServer:
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self._bound: socket.socket | None = None
-        """Listens already, but is not served yet."""
+        """Listens already, while its thread has not begun."""
         self._wake_in, self._wake_out = socket.socketpair()
         self._wake_in.setblocking(False)
         self._wake_out.setblocking(False)
         self._kept: deque[tuple[_Connection, Future[Response]]] = deque()
         """Promises that were kept, for the server's thread."""
 
-    def bind(self) -> None:
-        """Listen before anything else depends on it, and refuse instead of trying again.
-
-        Raises:
-            ConfigError: the address cannot be had.
-        """
-        listener = socket.socket(self._family, socket.SOCK_STREAM)
-        try:
-            self._bind(listener)
-        except OSError as error:
-            listener.close()
-            raise ConfigError(
-                f"{self._section}: listen={shown_address(self._listen)}: {error.strerror}; stop "
-                f"what listens there, or give {self._section}.listen another port"
-            ) from None
-        self._bound = listener
-
     def start(self) -> Self:
-        """Start the thread; a taken port is tried again and again, and told."""
+        """Listen and serve; `problem` says at once why not. Then it is tried again and again."""
+        try:
+            self._bound = self._listening()
+        except OSError as error:
+            self._taken(error)
         self._thread = threading.Thread(target=self._run, name=self._section, daemon=True)
         self._thread.start()
         return self
@@ -250,22 +257,26 @@ class HttpServer:
         """Serve for ever; whatever breaks is told, and the server starts again."""
         with suppress(OSError):  # a lower priority is a courtesy to the loop, not a condition
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 10)
+        pause_s = RETRY_FIRST_S
         while not self._stop.is_set():
             try:
                 bound, self._bound = self._bound, None
-                with bound or socket.socket(self._family, socket.SOCK_STREAM) as listener:
-                    if bound is None:
-                        self._bind(listener)
+                with bound or self._listening() as listener:
+                    pause_s = RETRY_FIRST_S
                     self._serve(listener)
             except OSError as error:
-                where = shown_address(self._listen)
-                self._tell(f"{self._section.upper()}_BIND", f"{where}: {error}")
-                self._stop.wait(RETRY_S)
+                self._taken(error)
+                self._stop.wait(pause_s)
+                pause_s = min(2.0 * pause_s, RETRY_CAP_S)
             except Exception as error:  # noqa: BLE001  (a defect here must not end the service)
                 self._counters.restarts += 1
                 self._tell("TASK_DIED", f"{self._section} server: {error!r}; started again")
                 self._stop.wait(1.0)
         self.address = None
+
+    def _taken(self, error: OSError) -> None:
+        where = shown_address(self._listen)
+        self._tell(f"{self._section.upper()}_BIND", f"listen={where}: {words_of(error)}")
 
     def _tell(self, code: str, text: str) -> None:
         self.address = None
@@ -274,14 +285,20 @@ class HttpServer:
             name = f"{self._section.capitalize()}Problem"
             self._on_event({"event": name, "code": code, "text": text})
 
-    def _bind(self, listener: socket.socket) -> None:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(self._listen)
-        listener.listen(64)
-        listener.setblocking(False)
+    def _listening(self) -> socket.socket:
+        """A socket that listens where it should.
+
+        Raises:
+            OSError: the address cannot be had.
+        """
+        listener = listening_socket(self._listen, 64)
         host, port = listener.getsockname()[:2]
-        self.problem = ""
         self.address = (host, port)
+        if self.problem:
+            self.problem = ""
+            name, text = f"{self._section.capitalize()}Serves", shown_address(self.address)
+            self._on_event({"event": name, "code": "RECOVERED", "text": text})
+        return listener
 
     def _wake(self) -> None:
         with suppress(OSError):  # full: it wakes anyway; closed: nobody sleeps there any more

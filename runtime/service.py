@@ -6,7 +6,7 @@ stop:  loop ends → plant handed back → journal closed → sockets freed
 
 import os
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -334,10 +334,13 @@ class Service:
             lambda: self.metrics.render(open_metrics=True),
         )
         self._open.callback(server.close)
-        if self.crashes.before is None:
-            server.bind()  # whoever starts a plant without seeing it should know at once
-        # After a crash nobody is there, and control comes first: the port is tried again, and told.
         self.metrics_server = server.start()
+        self._tell_closed("metrics", server.problem)
+
+    def _tell_closed(self, section: str, why: str) -> None:
+        """Control comes first: a port that is taken keeps no plant waiting, whoever started it."""
+        if why:
+            self.notices.say(f"steadyhand: {section}: {why}; the loop goes on, it is tried again")
 
     def _open_operator(self) -> None:
         self.operator: OperatorServer | None = None
@@ -375,6 +378,7 @@ class Service:
         )
         self._open.callback(self.panel.close)
         self.panel.open()
+        self._tell_closed("panel", self.panel.server.problem)
 
     def _open_scada(self) -> None:
         self.scada: ScadaServer | None = None
@@ -388,6 +392,7 @@ class Service:
         )
         self._open.callback(self.scada.close)
         self.scada.open()
+        self._tell_closed("scada", self.scada.failed)
 
     def _heartbeats(self) -> tuple[int, int]:
         """Ours and the plant's; -1 where the link has none."""
@@ -416,20 +421,29 @@ class Service:
         self._between()
 
     def _see_alarms(self, tick: Tick) -> None:
-        modes, notes = self.modes, self.keepsakes.notes
-        own = (
-            *(() if self.scada is None else self.scada.faults),
-            *self.certificates.look(),
-            *reminders(modes, self.go_live, self.bundle),
-            *notes,
-            *self._wall.look(),
-            *self._untested,
-        )
+        modes, notes, own = self.modes, self.keepsakes.notes, tuple(self._own_faults())
         groups = (tick.faults, tick.verdict.faults, tick.sent.faults, own)
         latches = (*modes.latches, *(note.code for note in notes))
         for ended in self.alarms.update(groups, latches, modes.situation, tick.now_s):
             self._tell_shelf("ShelfExpired", ended, ended.owner)
         self.metrics.standing, self.metrics.shelved = own, len(self.alarms.shelves)
+
+    def _own_faults(self) -> Iterator[Fault]:
+        """What is wrong beside the loop: told, and nobody drives otherwise for it."""
+        if self.metrics_server is not None and self.metrics_server.problem:
+            yield Fault(ReasonCode.METRICS_DOWN, text=self.metrics_server.problem)
+        if self.panel is not None and self.panel.server.problem:
+            yield Fault(ReasonCode.PANEL_DOWN, text=self.panel.server.problem)
+        if self.scada is not None:
+            yield from self.scada.faults
+        yield from self.certificates.look()
+        audit = self.journal.fault()
+        if audit is not None:
+            yield audit
+        yield from reminders(self.modes, self.go_live, self.bundle)
+        yield from self.keepsakes.notes
+        yield from self._wall.look()
+        yield from self._untested
 
     def _tell_shelf(self, event: str, shelf: Shelf, actor: str) -> None:
         self.recorder.event(

@@ -51,7 +51,7 @@ def introduction(service: "Service") -> str:
         "go-live": service.go_live.words(service.bundle),
         "operator": socket or "none",
         "metrics": shown,
-        "panel": service.panel.url if service.panel is not None else "none",
+        "panel": service.panel.url or "not now" if service.panel is not None else "none",
         "scada": service.scada.url if service.scada is not None else "none",
         "journal": loaded.path(config.journal.directory),
     }

@@ -191,12 +191,7 @@ class Panel:
         return f"http://{shown_address(self.server.address)}/" if self.server.address else ""
 
     def open(self) -> None:
-        """Listen and serve.
-
-        Raises:
-            ConfigError: the address cannot be had.
-        """
-        self.server.bind()
+        """Listen and serve; a port that is taken is told, and tried again."""
         self.server.start()
         self._sampler.start()
 

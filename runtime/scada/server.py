@@ -2,7 +2,8 @@
 
 The loop hands over one reference after a tick and never waits; this thread looks every tenth of a
 second whether there is a new one. The socket is bound at once, so that an address that cannot be
-had is told at the start; the address space (a second of work) is made only once the loop ticks.
+had is told at the start; it is tried again for as long as it takes. The address space (a second of
+work) is made only once the loop ticks.
 """
 
 import asyncio
@@ -20,12 +21,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from steadyhand.controllers.errors import ConfigError
 from steadyhand.controllers.frames import Fault
 from steadyhand.controllers.reasons import ReasonCode
 from steadyhand.runtime.bundle.load import Bundle
 from steadyhand.runtime.commands import Desk
+from steadyhand.runtime.exits import words_of
 from steadyhand.runtime.health import printable
+from steadyhand.runtime.http_server import listening_socket, shown_address
 from steadyhand.runtime.operator_people import Bucket
 from steadyhand.runtime.operator_protocol import Role
 from steadyhand.runtime.recorder import Recorder
@@ -132,34 +134,34 @@ class ScadaServer:
     def open(self) -> None:
         """Bind, and have the thread start with the loop's first tick.
 
-        Raises:
-            ConfigError: the address cannot be had.
+        `failed` says at once why it could not bind; then it is tried again and again.
         """
-        host, port = self.settings.host, self.settings.port
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        listening = socket.socket(family, socket.SOCK_STREAM)
-        try:
-            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listening.bind((host, port))
-            listening.listen(16)
-        except OSError as error:
-            listening.close()
-            raise ConfigError(
-                f"scada.listen={host}:{port}: {error.strerror}: free it, or listen elsewhere"
-            ) from None
-        listening.setblocking(False)
-        self._socket = listening
-        found = listening.getsockname()
-        self.address = (str(found[0]), int(found[1]))
+        self._bind()
         self._thread = threading.Thread(target=self._run, name="scada", daemon=True)
         self._thread.start()
+
+    def _bind(self) -> bool:
+        """Have the address, if it can be had now."""
+        if self._socket is not None:
+            return True
+        where = (self.settings.host, self.settings.port)
+        try:
+            self._socket = listening_socket(where, 16)
+        except OSError as error:
+            failed = f"listen={shown_address(where)}: {words_of(error)}"
+            if failed != self.failed:
+                self.failed = failed
+                self.tell("failed", f"SCADA_BIND: {failed}")
+            return False
+        found = self._socket.getsockname()
+        self.address = (str(found[0]), int(found[1]))
+        return True
 
     @property
     def url(self) -> str:
         """Where clients find it."""
-        host, port = self.address or (self.settings.host, self.settings.port)
-        shown = f"[{host}]" if ":" in host else host
-        return f"opc.tcp://{shown}:{port}/steadyhand/{self.site.name}"
+        where = shown_address(self.address or (self.settings.host, self.settings.port))
+        return f"opc.tcp://{where}/steadyhand/{self.site.name}"
 
     def publish(self, status: dict[str, Any]) -> None:
         """Leave the newest status behind; loop thread, after a tick, never waits."""
@@ -211,7 +213,8 @@ class ScadaServer:
         while not self._stopping.is_set():
             began_s = time.monotonic()
             try:
-                asyncio.run(self._serve())
+                if self._bind():
+                    asyncio.run(self._serve())
             except Exception as error:  # noqa: BLE001  (a defect here must not reach the loop)
                 _log.exception("the OPC UA server for SCADA failed")
                 self.failed = f"{type(error).__name__}: {error}; starting again"

@@ -68,7 +68,7 @@ ELSEWHERE = {
     "I8": f"{_RECORD}/test_journal.py::test_old_segments_are_purged_and_the_purge_is_recorded",
     "I9": "tests/runtime/test_crash_loop.py::test_a_wall_clock_that_is_set_moves_nothing",
     "I10": f"{_DISK}::test_no_inodes_left_for_the_next_segment",
-    "J1": f"{_RECORD}/test_metrics_server.py::test_taken_port_is_told_and_tried_again",
+    "J1": "tests/loop/test_starting_up.py::test_with_every_port_taken_it_drives_and_tells",
     "J2": f"{_RECORD}/test_metrics_server.py::test_a_storm_is_refused_above_the_limit",
     "J3": f"{_RECORD}/test_metrics_server.py"
     "::test_five_hundred_half_open_connections_keep_nobody_out",

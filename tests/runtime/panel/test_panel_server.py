@@ -335,13 +335,21 @@ def test_it_never_listens_to_the_outside(listen):
         Stand(listen=listen)
 
 
-def test_a_port_that_is_taken_refuses_the_start():
+def test_a_port_that_is_taken_is_told_at_once_and_had_later(monkeypatch):
+    monkeypatch.setattr(http_server, "RETRY_FIRST_S", 0.02)
     with socket.create_server(("127.0.0.1", 0)) as other:
         taken = other.getsockname()[1]
         stand = Stand(listen=f"127.0.0.1:{taken}")
-        with pytest.raises(ConfigError, match=f"{taken}.*give panel.listen another port"):
-            stand.panel.open()
-        stand.panel.close()
+        stand.panel.open()
+        assert stand.panel.server.problem == f"listen=127.0.0.1:{taken}: Address already in use"
+        assert stand.panel.url == ""
+    end_s = time.monotonic() + 20.0
+    while not stand.panel.url:
+        assert time.monotonic() < end_s, stand.panel.server.problem
+        time.sleep(0.01)
+    assert stand.ask("GET", "/api/state.json")[0] == 200
+    assert stand.panel.server.problem == ""
+    stand.panel.close()
 
 
 # -- commands --------------------------------------------------------------------------------------

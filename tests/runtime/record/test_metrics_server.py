@@ -2,6 +2,7 @@
 
 import contextlib
 import http.client
+import itertools
 import socket
 import threading
 import time
@@ -255,12 +256,13 @@ def test_only_addresses(listen):
 
 
 def test_taken_port_is_told_and_tried_again(monkeypatch):
-    monkeypatch.setattr(http_server, "RETRY_S", 0.05)
+    monkeypatch.setattr(http_server, "RETRY_FIRST_S", 0.01)
+    monkeypatch.setattr(http_server, "RETRY_CAP_S", 0.05)
     events: list[dict[str, str]] = []
     with socket.create_server(("127.0.0.1", 0)) as other:
         taken = other.getsockname()[1]
         server = MetricsServer(lambda: PAGE, f"127.0.0.1:{taken}", on_event=events.append).start()
-        eventually(lambda: bool(events))
+        assert [event["code"] for event in events] == ["METRICS_BIND"], "told at once"
         time.sleep(0.2)
         assert [event["code"] for event in events] == ["METRICS_BIND"], "told once"
         assert str(taken) in server.problem
@@ -268,9 +270,34 @@ def test_taken_port_is_told_and_tried_again(monkeypatch):
     eventually(lambda: server.address is not None)
     assert get(taken)[0] == 200
     assert server.problem == ""
+    assert [event["code"] for event in events] == ["METRICS_BIND", "RECOVERED"]
     server.close()
     with socket.create_server(("127.0.0.1", taken)):
         pass  # the port is free again
+
+
+def test_the_pauses_between_two_tries_grow_to_a_bound(monkeypatch):
+    monkeypatch.setattr(http_server, "RETRY_FIRST_S", 0.02)
+    monkeypatch.setattr(http_server, "RETRY_CAP_S", 0.16)
+    tries: list[float] = []
+    genuine = http_server.listening_socket
+
+    def watched(address, backlog):
+        tries.append(time.monotonic())
+        return genuine(address, backlog)
+
+    monkeypatch.setattr(http_server, "listening_socket", watched)
+    with (
+        socket.create_server(("127.0.0.1", 0)) as other,
+        MetricsServer(lambda: PAGE, f"127.0.0.1:{other.getsockname()[1]}"),
+    ):
+        eventually(lambda: len(tries) >= 9)
+    pauses = [after - before for before, after in itertools.pairwise(tries[1:9])]
+    assert all(
+        pause >= least
+        for pause, least in zip(pauses, [0.02, 0.04, 0.08, 0.16, 0.16, 0.16, 0.16], strict=True)
+    )
+    assert min(pauses[-3:]) < 0.3, "they do not grow for ever"
 
 
 def test_a_defect_in_rendering_is_told_and_the_server_comes_back(monkeypatch):
@@ -290,7 +317,7 @@ def test_a_defect_in_rendering_is_told_and_the_server_comes_back(monkeypatch):
         broken[0] = False
         eventually(lambda: server.address is not None)
         assert get(server.address[1])[0] == 200
-    assert [event["code"] for event in events] == ["TASK_DIED"]
+    assert [event["code"] for event in events] == ["TASK_DIED", "RECOVERED"]
     assert "a defect" in events[0]["text"]
 
 
@@ -303,33 +330,18 @@ def test_closing_twice_and_without_start():
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "[::1]"])
-def test_a_start_that_insists_on_its_port_is_refused_where_it_is_taken(host):
+def test_a_taken_port_is_named_as_the_configuration_has_it(host):
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.create_server((host.strip("[]"), 0), family=family) as other:
         listen = f"{host}:{other.getsockname()[1]}"
-        server = MetricsServer(lambda: PAGE, listen)
-        with pytest.raises(ConfigError, match="give metrics") as refused:
-            server.bind()
-        assert listen in str(refused.value)
-        server.close()
+        with MetricsServer(lambda: PAGE, listen) as server:
+            assert server.problem == f"listen={listen}: Address already in use"
 
 
-def test_a_port_that_was_insisted_on_is_served_and_freed():
-    server = MetricsServer(lambda: PAGE, "127.0.0.1:0")
-    server.bind()
-    assert server.address is not None
-    port = server.address[1]
-    with server:
+def test_it_listens_as_soon_as_it_is_started_and_frees_the_port():
+    with MetricsServer(lambda: PAGE, "127.0.0.1:0") as server:
+        assert server.address is not None
+        port = server.address[1]
         assert get(port)[0] == 200
-    with socket.create_server(("127.0.0.1", port)):
-        pass
-
-
-def test_a_port_bound_and_never_served_is_freed():
-    server = MetricsServer(lambda: PAGE, "127.0.0.1:0")
-    server.bind()
-    assert server.address is not None
-    port = server.address[1]
-    server.close()
     with socket.create_server(("127.0.0.1", port)):
         pass

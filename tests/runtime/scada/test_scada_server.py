@@ -9,14 +9,14 @@ from dataclasses import replace
 from math import nan
 
 import numpy as np
-import pytest
 from asyncua import Client, ua
 
-from steadyhand.controllers.errors import ConfigError, RequestError
+from steadyhand.controllers.errors import RequestError
 from steadyhand.controllers.frames import Quality
 from steadyhand.controllers.reasons import ReasonCode
 from steadyhand.runtime.commands import Desk
 from steadyhand.runtime.scada import model, serving
+from steadyhand.runtime.scada import server as scada_server
 from steadyhand.runtime.scada.server import ScadaServer, ScadaSettings
 from steadyhand.runtime.scada.snapshot import Site
 from tests.support.loop_rig import until
@@ -271,15 +271,27 @@ async def _endpoints(url: str):
     return await Client(url, timeout=2).connect_and_get_server_endpoints()
 
 
-def test_an_address_that_is_taken_is_told_at_once():
-    with socket.socket() as other:
-        other.bind(("127.0.0.1", 0))
-        other.listen()
+def test_an_address_that_is_taken_is_told_at_once_and_had_later(monkeypatch):
+    monkeypatch.setattr(scada_server, "RESTART_FIRST_S", 0.05)
+    with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
-        server = Played(replace(INSECURE, port=port)).server
-        with pytest.raises(ConfigError, match=f"scada.listen=127.0.0.1:{port}"):
-            server.open()
-        server.close()
+        played = Played(replace(INSECURE, port=port))
+        played.server.open()
+        played.tick()
+        (fault,) = [f for f in played.server.faults if f.code is ReasonCode.SCADA_DOWN]
+        assert fault.text == f"listen=127.0.0.1:{port}: Address already in use"
+        (told,) = [one for one in played.events() if one.get("what") == "failed"]
+        assert told["text"].startswith("SCADA_BIND: ")
+
+    def serves():
+        try:
+            return bool(asyncio.run(_endpoints(played.server.url)))
+        except Exception:  # noqa: BLE001  (not yet)
+            return False
+
+    until(serves, what="the server")
+    until(lambda: not played.server.failed, what="the end of the alarm")
+    played.server.close()
 
 
 def test_a_defect_ends_one_life_and_not_the_next(monkeypatch):
