@@ -280,6 +280,13 @@ _ROWS: Mapping[ReasonCode, _Row] = {
     ReasonCode.WRITE_DENIED: (_OFF, _ALARM, 1, "the plant refuses our writes", _WRITING),
     ReasonCode.WRITE_PARTIAL: (_SAFE, _ALARM, 0, "only part of a command was written", _WRITING),
     ReasonCode.WRITE_UNKNOWN: (_HOLD, _WARNING, 0, "it is not known if a write arrived", _WRITING),
+    ReasonCode.WRITE_LATE: (
+        _POLICY,
+        _WARNING,
+        0,
+        "the command before is not answered yet, seconds",
+        "find what delays the network or the plant's server",
+    ),
     ReasonCode.WRITE_STALE_DROP: (_HOLD, _WARNING, 0, "a command too old was dropped", _SERVER),
     ReasonCode.WRITE_CLAMPED: (_POLICY, _WARNING, 0, "the plant cut our command", _WRITING),
     ReasonCode.WRITE_CONTENTION: (

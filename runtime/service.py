@@ -33,6 +33,7 @@ from steadyhand.runtime.commands import Command, Desk
 from steadyhand.runtime.config import Loaded
 from steadyhand.runtime.crash_loop import CrashLoop
 from steadyhand.runtime.exits import words_of
+from steadyhand.runtime.flood import Flood
 from steadyhand.runtime.folders import make_folder
 from steadyhand.runtime.go_live import GoLive, record_name
 from steadyhand.runtime.health import Health, printable
@@ -100,6 +101,7 @@ class Service:
         self.bundle = first.bundle
         """Whose policy proposes now."""
         self._open = ExitStack()
+        self._flood, self._told_change = Flood(), object()
         self._stop: threading.Event | None = None
         self._swap: Swap | None = None
         self.last_swap: dict[str, str] | None = None
@@ -533,8 +535,15 @@ class Service:
         # without a plant the words say why; elsewhere they hold numbers that change every tick
         why = cause.text if observation.link is not LinkState.UP else ""
         about = (tick.source, modes.mode, cause.code, cause.signal, why, self.policy.label)
+        if about == self._told_change:
+            return
+        left_out = self._flood.admit(str(cause.code), about)
+        if left_out is None:
+            return  # told as soon as it may be, unless something newer is by then
+        self._told_change = about
+        more = f" (and {left_out} like it before)" * bool(left_out)
         loud = loudness(self, tick, cause)
-        self.notices.tell(about, lambda: words(self, tick) + remedy(self, tick, cause), loud)
+        self.notices.tell(about, lambda: words(self, tick) + remedy(self, tick, cause) + more, loud)
 
     # -- commands ----------------------------------------------------------------------------------
 

@@ -34,6 +34,7 @@ from steadyhand.runtime.child import examine
 from steadyhand.runtime.config import Loaded
 from steadyhand.runtime.crash_loop import Counted, CrashLoop
 from steadyhand.runtime.exits import words_of
+from steadyhand.runtime.flood import FloodFilter
 from steadyhand.runtime.folders import make_folder
 from steadyhand.runtime.health import Health
 from steadyhand.runtime.notices import Notices
@@ -72,6 +73,7 @@ def serve(
     health.starting("verifying configuration and bundle", START_S)
     loaded, parts, given = _checked(file, spawned)
     with Notices(quiet=quiet) as notices, _crashes(loaded).run() as crashes:
+        notices.addFilter(FloodFilter())
         for warning in cautions(loaded):
             notices.say(f"steadyhand: {warning}", Priority.WARNING)
         first = _first(file, loaded, parts, given, crashes)

@@ -33,6 +33,9 @@ from steadyhand.controllers.signals import SignalSet, Vector
 
 RELEASE_S = 0.5
 """Longest wait for the plant to hear that it has its own control back."""
+LATE_SHARE = 0.5
+"""A command without an answer for this share of a period, when the next image is looked at, is
+late: it may arrive among the commands after it."""
 HUNG_S = 5.0
 """A link's thread that gives no sign of life for so long hangs."""
 JOIN_S = 5.0
@@ -138,7 +141,11 @@ class OpcUaLink:
         observation = self._board.observation(self._monotonic(), self._settings.time_scale)
         stuck = self.stuck()
         if not stuck:
-            return observation
+            late_s = self._out_s()
+            if late_s < LATE_SHARE * self._settings.command_life_s:
+                return observation
+            late = Fault(ReasonCode.WRITE_LATE, "", late_s, self._settings.command_life_s)
+            return replace(observation, faults=(*observation.faults, late))
         died = Fault(ReasonCode.TASK_DIED, text=stuck)
         return replace(
             observation,
@@ -216,12 +223,21 @@ class OpcUaLink:
         silent_s = now_s - worker.turned_s
         if silent_s > HUNG_S:
             return f"the link's thread gives no sign of life since {silent_s:.0f} s"
-        if worker.settled >= self._put or self._handed_session != self._board.snapshot.session:
-            return ""
-        waits_s = now_s - max(self._handed_s, worker.settled_s)
+        waits_s = self._out_s()
         if waits_s > self._answer_s:
             return f"command {self._put} is neither confirmed nor refused since {waits_s:.0f} s"
         return ""
+
+    def _out_s(self) -> float:
+        """How long a command has been out without an answer; 0 while none is."""
+        worker = self._worker
+        if (
+            worker is None
+            or worker.settled >= self._put
+            or self._handed_session != self._board.snapshot.session
+        ):
+            return 0.0
+        return self._monotonic() - max(self._handed_s, worker.settled_s)
 
     def newest(self) -> tuple[int, float]:
         """Number and plant time (s) of the newest image."""

@@ -81,6 +81,8 @@ class ChaosProxy:
         self.played: Counter[tuple[Trick, Way]] = Counter()
         """How often each trick was really played: a frame that never came cannot be spoilt. One
         that was to be overtaken counts when another one overtook it."""
+        self.delayed = 0
+        """Frames that were held back since the last `delay`."""
         self._delay_s = 0.0
         self._throttle_bytes_s = 0.0
         self._refuse = False
@@ -102,6 +104,7 @@ class ChaosProxy:
 
     def delay(self, seconds: float) -> None:
         """Every frame takes `seconds` longer, each way."""
+        self.delayed = 0
         self._delay_s = seconds
 
     def throttle(self, bytes_per_s: float) -> None:
@@ -221,6 +224,7 @@ class ChaosProxy:
         try:
             while frame := await _frame(source):
                 self.frames += 1
+                self.delayed += self._delay_s > 0.0
                 line.put_nowait((self._loop.time() + self._delay_s, frame))
             line.put_nowait((self._loop.time() + self._delay_s, b""))
             await sender

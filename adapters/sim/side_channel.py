@@ -275,6 +275,7 @@ class SideChannelServer:
         plant.runner.faults.clear()
         plant.latency, plant.busy, plant.strict, plant.paused = Latency(), 0.0, False, False
         plant.nodes.silent = False
+        plant.refused = dict.fromkeys(plant.refused, 0)
         plant.refusals.clear()
         set_offset(0.0)
         await self._do_slots({"sessions": 0})

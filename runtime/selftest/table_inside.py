@@ -579,11 +579,32 @@ def _people(parts: PlantParts) -> Iterator[Row]:
         bench.modes.set_override(name, high, "selftest", "a row of the fault table", 3600.0)
 
     yield Row(
-        "L2.override",
+        "L1.override",
         f"a person overrides {name} with its high stop for an hour",
         override,
         ("OVERRIDE",),
         hold=6,
+    )
+
+    far: list[float] = []
+
+    def taken_and_given_back(bench: Inside) -> None:
+        """The plant's own control moves the actuator meanwhile; ours must begin where it is."""
+        ours = bench.tick().sent.action
+        bench.grant(False)
+        for _ in range(8):
+            last = bench.tick()
+        far[:] = [float(np.abs(last.observation.applied - ours).max())]
+        bench.grant(True)
+
+    yield Row(
+        "L2.handed_back",
+        "the plant's operator takes control for eight periods, and gives it back",
+        taken_and_given_back,
+        ("NOT_GRANTED", "HANDBACK"),
+        hold=6,
+        wire=Wire.ANY,
+        proof=lambda bench: "" if far[0] > 0.0 else "the actuator stands where we left it",
     )
 
 

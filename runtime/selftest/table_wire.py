@@ -13,6 +13,10 @@ from steadyhand.runtime.selftest.wire import Site
 
 _FALLBACK, _HOLD, _SAFE, _OFF = Source.FALLBACK, Source.HOLD, Source.SAFE, Source.HANDS_OFF
 _DOWN = ("LINK_DOWN", "LINK_TIMEOUT")
+BACK_S = 15.0
+"""Longest until control is back although the fault goes on."""
+MOST_BYTES = 512 << 20
+"""What the runtime may hold, whatever a server sends: its libraries alone hold a third of it."""
 _BLIP = (*_DOWN, "RECOVERED")
 """A link that is back within a tick is only told to be back."""
 
@@ -209,6 +213,25 @@ def _samples(parts: PlantParts) -> Iterator[Row]:
         )
 
 
+def _refused_and_back(why: str) -> Callable[[Site], str]:
+    """Requests really were refused, and control is there all the same: it found another way."""
+
+    def proof(site: Site) -> str:
+        if not site.plant.side.truth()["refused"][why]:
+            return f"no request was refused for {why}"
+        if not site.wait(site.in_control, BACK_S):
+            return f"no control while requests are refused for {why}: {site.story()}"
+        return ""
+
+    return proof
+
+
+def _little_memory(site: Site) -> str:
+    """However much a server sends, what is not wanted is not kept."""
+    held = site.resident_bytes()
+    return "" if held < MOST_BYTES else f"the runtime holds {held >> 20} MiB"
+
+
 # -- what a server can do --------------------------------------------------------------------------
 
 
@@ -238,6 +261,7 @@ def _server(parts: PlantParts) -> Iterator[Row]:
         wire=Wire.ANY,
         hold=20,
         losses=1,
+        proof=_refused_and_back("too_many"),
     )
     yield _row(
         "A16.busy",
@@ -248,6 +272,7 @@ def _server(parts: PlantParts) -> Iterator[Row]:
         latch="?WRITE_FAILED",
         hold=20,
         losses=1,
+        proof=_refused_and_back("busy"),
     )
     yield _row(
         "A16.always_busy",
@@ -275,6 +300,7 @@ def _server(parts: PlantParts) -> Iterator[Row]:
         _FALLBACK,
         Wire.ANY,
         losses=1,
+        proof=_little_memory,
     )
     for offset_s in (300.0, -300.0, 86_400.0):
         yield _row(
@@ -438,8 +464,9 @@ def _people(parts: PlantParts) -> Iterator[Row]:
         "L1.shed",
         "the plant takes its outputs back as if our heartbeat had stopped",
         _op("shed"),
-        (),
-        wire=Wire.ANY,
+        ("NOT_GRANTED", "WRITE_CONTENTION"),
+        _OFF,
+        Wire.ANY,
         latch="?WRITE_CONTENTION",
         hold=6,
     )
@@ -582,11 +609,24 @@ def _network() -> Iterator[Row]:
             f"A4.{share:g}",
             f"the way to the plant and back takes {share:g} periods",
             lambda site, s=share: site.proxy.delay(0.5 * s * site.wall_period_s),  # type: ignore[misc]
-            (),
+            ("WRITE_LATE",) if share >= 1.0 else (),
             wire=Wire.ANY,
             hold=10,
             losses=1,
+            proof=_delayed,
         )
+    # two periods to get here, and an image is up to one old when it leaves: older than any may be
+    yield _row(
+        "A4.4",
+        "the way to the plant and back takes four periods",
+        lambda site: site.proxy.delay(2.0 * site.wall_period_s),
+        (*_DOWN, "OBS_STALE", "OBS_REPEAT", "TICK_OVERRUN", "WRITE_STALE_DROP"),
+        _FALLBACK,
+        Wire.ANY,
+        hold=10,
+        losses=1,
+        proof=_delayed,
+    )
     yield lost(
         "A4.10",
         "the way to the plant and back takes ten periods",
@@ -598,11 +638,12 @@ def _network() -> Iterator[Row]:
             yield _row(
                 f"{number}.{trick}_{way}",
                 f"a frame {way.replace('_', ' ')}: {trick}",
-                lambda site, t=trick, w=way: site.proxy.spoil(t, way=w),  # type: ignore[misc]
-                (),
+                lambda site, t=trick, w=way: _play(site, t, w),  # type: ignore[misc]
+                (*_BLIP, "WRITE_UNKNOWN", "WRITE_FAILED"),
                 wire=Wire.ANY,
                 losses=1,
                 hold=10,
+                proof=lambda site, t=trick, w=way: _played(site, t, w),
             )
     for offset in (0, 3, 4, 7, 8, 12, 24, 40, 60, -1):
         yield _row(
@@ -622,6 +663,20 @@ def _network() -> Iterator[Row]:
             wire=Wire.ANY,
             losses=1,
         )
+
+
+def _play(site: Site, trick: Trick, way: Way) -> None:
+    """Each frame is numbered, so one too many, too few or too early ends the connection."""
+    site.proxy.played.clear()
+    site.proxy.spoil(trick, way=way)
+
+
+def _played(site: Site, trick: Trick, way: Way) -> str:
+    return "" if site.proxy.played[trick, way] else f"no frame {way} was there to {trick}"
+
+
+def _delayed(site: Site) -> str:
+    return "" if site.proxy.delayed else "no frame was delayed"
 
 
 # -- the plant's server goes and comes back --------------------------------------------------------

@@ -188,6 +188,13 @@ class Site:
                         return int(text)
         return None
 
+    def resident_bytes(self) -> int:
+        """Memory that the runtime holds now, without its policy's process."""
+        if self.runtime is None:
+            return 0
+        pages = Path(f"/proc/{self.runtime.pid}/statm").read_text("ascii").split()[1]
+        return int(pages) * os.sysconf("SC_PAGE_SIZE")
+
     def _continue(self) -> None:
         for pid in self._stopped:
             with suppress(ProcessLookupError):

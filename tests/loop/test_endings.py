@@ -61,6 +61,35 @@ def test_a_signal(rig, number):
     watch.all_gone()
 
 
+@pytest.mark.parametrize("pause_s", [0.0, 0.002, 0.05])
+def test_whoever_asks_again_gets_the_same_end(rig, pause_s):
+    """A second and a third signal in the middle of the hand-back neither hurry nor break it."""
+    made, watch = started(rig)
+    made.wait_in_control()
+    for number in (signal.SIGTERM, signal.SIGTERM, signal.SIGINT):
+        made.runtime.send_signal(number)
+        time.sleep(pause_s)
+        if made.runtime.poll() is not None:
+            break
+    assert made.runtime.wait(PATIENCE_S) == 0
+    assert not made.truth()["controlled"], "the plant has itself back"
+    watch.all_gone()
+
+
+def test_a_hang_up_is_no_end(rig):
+    """A terminal that is closed, again and again: the file is looked at, and it drives on."""
+    made, watch = started(rig)
+    made.wait_in_control()
+    for _ in range(5):
+        made.runtime.send_signal(signal.SIGHUP)
+        time.sleep(0.05)
+    until(lambda: "reload:" in made.said.read_text(), PATIENCE_S, "the reload is told")
+    assert made.runtime.poll() is None
+    assert made.truth()["controlled"]
+    assert made.stop_runtime(signal.SIGTERM) == 0
+    watch.all_gone()
+
+
 @pytest.mark.parametrize("after_s", [0.2, 0.5, 0.8, 1.1])
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL], ids=lambda s: s.name)
 def test_a_signal_while_it_starts(rig, number, after_s):

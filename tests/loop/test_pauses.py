@@ -1,7 +1,13 @@
 """Real pauses of the interpreter: what is late is not written, and nothing is made up for after."""
 
 import gc
+import os
+import subprocess
+import sys
 import time
+from itertools import pairwise
+
+import pytest
 
 from steadyhand.controllers.frames import Observation, Proposal, Source
 from steadyhand.controllers.reasons import ReasonCode
@@ -11,6 +17,7 @@ from tests.support.loop_hostile import PLANT
 from tests.support.loop_lockstep import Bench
 
 WALL_PERIOD_S = 0.15
+PAUSED = {ReasonCode.TICK_LATE, ReasonCode.TICK_GAP, ReasonCode.TICK_OVERRUN}
 OBJECTS = 300_000
 """In cycles, so that only the collector can find out that nobody needs them."""
 
@@ -56,6 +63,35 @@ def test_a_collection_longer_than_the_period_costs_one_command_and_no_more():
     assert after.source >= Source.FALLBACK
     assert ticks[-1].source is Source.POLICY
     assert ticks[-1].sent.written
+
+
+@pytest.mark.slow
+def test_a_starved_machine_writes_nothing_late():
+    """Eight busy processes on this machine: ticks are late or missed, told, and never caught up;
+    what the watchdog is fed by goes on, because control does.
+    """
+    busy = [
+        subprocess.Popen([sys.executable, "-c", "while True: pass"])
+        for _ in range(4 * (os.cpu_count() or 1))
+    ]
+    try:
+        bench = Bench(ConstantPolicy(PLANT.outputs, 0.55), keep=512)
+        bench.loop._clock = PacedClock(900.0, 900.0 / 0.02)
+        ticks = bench.ticks(300)
+    finally:
+        for process in busy:
+            process.kill()
+            process.wait()
+    codes = [{fault.code for fault in (*tick.faults, *tick.sent.faults)} for tick in ticks]
+    troubled = [i for i, found in enumerate(codes) if found & PAUSED]
+    assert troubled, "not starved enough to show anything"
+    for i in troubled:
+        assert ReasonCode.TICK_LATE not in codes[i] or not ticks[i].sent.written
+        assert ticks[i].source >= Source.HOLD or ReasonCode.TICK_GAP not in codes[i]
+    numbers = [tick.now_s for tick in ticks]
+    assert all(later - earlier > 0.0 for earlier, later in pairwise(numbers))
+    assert sum(tick.sent.written for tick in ticks) > 0
+    assert bench.runner.log.totals()["rate"] == 0
 
 
 def test_the_loop_collects_between_ticks_and_never_in_one():

@@ -10,6 +10,9 @@ writes, process, configuration, record, metrics and commands, people."""
 
 _OPCUA, _BUNDLE, _RECORD = "tests/adapters/opcua", "tests/runtime/bundle", "tests/runtime/record"
 _CONFIG = "tests/runtime/test_config_broken.py"
+_WATCHDOG = "tests/loop/test_watchdog.py::test_nothing_feeds_it_once_control_is_dead"
+_ATACOM, _LOOP = "tests/controllers/safety/test_atacom.py", "tests/loop"
+_WRITING = f"{_OPCUA}/test_writing.py"
 _POLICY = "tests/controllers/policies/test_onnx_policy.py"
 _DISK = f"{_RECORD}/test_journal_disk.py"
 
@@ -19,9 +22,14 @@ ELSEWHERE = {
     "::test_a_session_outlives_the_servers_certificate_and_the_next_one_does_not_begin",
     "C1": "tests/runtime/test_wall_watch.py"
     "::test_each_step_is_told_once_with_its_size_and_stays_an_alarm_for_an_hour",
-    "C7": "tests/runtime/test_clock.py::test_an_overrun_is_followed_by_one_tick_on_the_grid",
-    "C9": "tests/loop/test_watchdog.py::test_nothing_feeds_it_once_control_is_dead",
-    "C11": "tests/runtime/test_clock.py::test_work_inside_the_period_does_not_move_the_grid",
+    "C7": f"{_LOOP}/test_pauses.py"
+    "::test_a_collection_longer_than_the_period_costs_one_command_and_no_more",
+    "C8": f"{_LOOP}/test_pauses.py::test_a_starved_machine_writes_nothing_late",
+    "C9": _WATCHDOG,
+    "C10": "tests/runtime/test_calendar.py"
+    "::test_ticks_go_on_over_every_number_a_monotonic_clock_may_reach",
+    "C11": "tests/runtime/test_clock.py"
+    "::test_a_million_ticks_of_uneven_work_drift_by_less_than_a_period",
     "D1": f"{_BUNDLE}/test_refusals.py"
     "::test_any_single_bit_anywhere_is_noticed_before_the_graph_is_loaded",
     "D2": f"{_BUNDLE}/test_graphs.py::test_memory_bomb_dies_in_the_trial",
@@ -30,43 +38,91 @@ ELSEWHERE = {
     "D5": f"{_POLICY}::test_graph_that_breaks_the_contract_is_refused",
     "D6": f"{_POLICY}::test_zeroed_head_misses_the_known_answers",
     "D10": f"{_POLICY}::test_answers_that_differ_between_passes_are_refused",
-    "D17": f"{_POLICY}::test_a_thousand_policies_leave_no_memory_behind",
-    "D18": "tests/runtime/test_worker.py::test_swap_under_load_leaves_no_gap",
+    "D11": f"{_BUNDLE}/test_graphs.py::test_missing_provider_is_told_or_refused",
+    "D12": "tests/runtime/test_reported_inference.py"
+    "::test_after_one_fault_a_gpu_gives_no_more_answers",
+    "D17": (
+        "tests/runtime/test_worker.py"
+        "::test_a_child_that_grew_is_replaced_without_missing_a_question",
+        f"{_POLICY}::test_a_thousand_policies_leave_no_memory_behind",
+    ),
+    "D18": (
+        f"{_LOOP}/test_any_phase.py"
+        "::test_a_thousand_swaps_at_any_phase_miss_no_tick_and_make_no_step",
+        "tests/runtime/test_worker.py::test_swap_under_load_leaves_no_gap",
+    ),
     "D19": f"{_BUNDLE}/test_refusals.py::test_refused",
+    "D22": f"{_LOOP}/test_shifted.py::test_a_measurement_that_is_shifted_is_told",
+    "D23": f"{_LOOP}/test_shifted.py::test_statistics_that_cannot_work_vouch_for_nothing",
     "D24": f"{_BUNDLE}/test_refusals.py::test_refused",
     "D25": f"{_BUNDLE}/test_refusals.py::test_refused",
+    "E1": (
+        f"{_ATACOM}::test_an_empty_box_is_infeasible_and_the_nearest_point_goes_out",
+        f"{_ATACOM}::test_infeasible_with_a_backup_that_fails_breaks_least",
+    ),
+    "E2": f"{_ATACOM}::test_a_solver_that_stops_early_is_no_answer",
+    "E3": (
+        f"{_ATACOM}::test_recovery_is_monotone_from_anywhere",
+        f"{_LOOP}/test_reported_plants.py::test_more_than_full_is_outside_and_not_extrapolated",
+    ),
+    "E4": f"{_ATACOM}::test_a_soft_row_that_gives_way_is_told",
     "E6": _CONFIG + "::test_a_broken_configuration_is_refused_with_place_value_and_remedy",
     "E7": "tests/properties/test_safety_properties.py"
     "::test_always_a_finite_command_within_the_limits",
+    "F1": f"{_WRITING}::test_a_batch_that_half_succeeds_is_told_by_node",
     "F5": "tests/loop/test_service.py"
     "::test_a_second_runtime_is_refused_and_the_first_does_not_notice",
     "F6": f"{_RECORD}/test_journal_kill.py::test_lock_is_free_after_a_kill_though_its_file_remains",
+    "F7": (
+        f"{_WRITING}::test_a_command_past_its_life_is_dropped",
+        f"{_OPCUA}/test_recovery.py::test_no_command_survives_a_reconnect",
+    ),
+    "F8": f"{_WRITING}::test_a_reply_that_is_lost_is_read_back_before_anything_else",
     "F11": f"{_OPCUA}/test_wire.py::test_a_rounded_value_is_inside_the_limits_as_stored",
-    "G2": "tests/loop/test_endings.py::test_a_signal",
-    "G4": f"{_RECORD}/test_journal_kill.py::test_twenty_kills",
-    "G5": "tests/loop/test_watchdog.py::test_nothing_feeds_it_once_control_is_dead",
-    "G6": "tests/loop/test_watchdog.py::test_nothing_feeds_it_once_control_is_dead",
-    "G8": "tests/loop/test_starting_up.py"
-    "::test_from_the_start_on_every_command_is_answered_at_once",
+    "G1": f"{_LOOP}/test_any_phase.py"
+    "::test_a_thousand_stops_at_any_phase_end_with_a_whole_tick_and_a_hand_back",
+    "G2": (
+        f"{_LOOP}/test_endings.py::test_whoever_asks_again_gets_the_same_end",
+        f"{_LOOP}/test_endings.py::test_a_hang_up_is_no_end",
+    ),
+    "G4": f"{_RECORD}/test_journal_power.py::test_twenty_five_power_cuts",
+    "G5": _WATCHDOG,
+    "G6": _WATCHDOG,
+    "G7": (
+        f"{_LOOP}/test_crash_loop.py"
+        "::test_crashes_of_one_bundle_take_it_out_until_somebody_has_looked",
+        "tests/runtime/test_worker.py::test_third_crash_latches_until_acknowledged",
+    ),
+    "G8": (
+        f"{_LOOP}/test_no_plant.py::test_whoever_started_it_reads_why_there_is_no_plant",
+        "tests/system/test_systemd.py::test_it_waits_for_its_plant_and_is_ready_when_it_sees_it",
+    ),
     "G10": "tests/runtime/test_crash_loop.py::test_how_the_run_before_ended",
     "G12": "tests/runtime/test_health.py::test_nobody_listens_is_fine",
     "G13": f"{_RECORD}/test_journal.py::test_nowhere_to_write_is_a_refusal_to_start",
+    "G14": "tests/runtime/test_tested_versions.py"
+    "::test_another_version_is_named_with_the_tested_one",
     **dict.fromkeys(
         ("H1", "H2", "H3", "H4", "H5", "H6", "H7", "H10"),
         _CONFIG + "::test_a_broken_configuration_is_refused_with_place_value_and_remedy",
     ),
     "H8": "tests/system/test_systemd.py::test_a_reload_tells_what_a_restart_would_make_of_the_file",
-    "H9": "tests/system/test_systemd.py::test_a_reload_tells_what_a_restart_would_make_of_the_file",
+    "H9": (
+        "tests/runtime/test_config_cut.py::test_every_cut_has_an_answer",
+        "tests/runtime/test_config_cut.py"
+        "::test_a_reload_in_the_middle_of_a_copy_is_refused_and_what_runs_stays",
+    ),
     "H11": _CONFIG + "::test_hostile_files_are_refused_in_one_line_each",
     "I1": f"{_DISK}::test_full_disk_then_space",
-    "I2": f"{_DISK}::test_nth_system_call_fails_for_every_n",
+    "I2": f"{_DISK}::test_kernel_reports_errors",
     "I3": f"{_DISK}::test_kernel_reports_errors",
     "I4": f"{_DISK}::test_slow_disk_is_told_and_control_goes_on",
     "I5": f"{_RECORD}/test_journal_damage.py::test_bit_rot_is_named_and_the_service_starts",
     "I6": f"{_RECORD}/test_journal.py::test_rotation_loses_nothing",
     "I7": f"{_DISK}::test_file_taken_away_by_something_else",
-    "I8": f"{_RECORD}/test_journal.py::test_old_segments_are_purged_and_the_purge_is_recorded",
-    "I9": "tests/runtime/test_crash_loop.py::test_a_wall_clock_that_is_set_moves_nothing",
+    "I8": f"{_RECORD}/test_purge_fails.py::test_recording_outlives_a_purge_that_fails",
+    "I9": f"{_RECORD}/test_journal_clock.py"
+    "::test_the_order_is_that_of_the_numbers_and_both_times_are_kept",
     "I10": f"{_DISK}::test_no_inodes_left_for_the_next_segment",
     "J1": "tests/loop/test_starting_up.py::test_with_every_port_taken_it_drives_and_tells",
     "J2": f"{_RECORD}/test_metrics_server.py::test_a_storm_is_refused_above_the_limit",
@@ -78,25 +134,20 @@ ELSEWHERE = {
     "J6": "tests/runtime/test_operator.py::test_garbage_by_the_thousand_leaves_the_server_well",
     "J7": "tests/runtime/test_operator.py::test_a_sequence_number_is_good_once_and_only_upwards",
     "J8": "tests/runtime/test_operator.py::test_a_connection_cut_at_every_byte_is_all_or_nothing",
+    "L6": "tests/runtime/test_flood.py::test_ten_a_minute_and_the_rest_is_counted",
 }
-"""Faults whose parts are all there is to them, and the test that tries them."""
+"""Faults whose cause the rows do not bring about, or not alone, and the tests that do."""
 
 NO_PLACE = {
     "B17": "no plant here has redundant sensors",
     "B19": "no plant here measures an angle; the time of day wraps in every run of a day",
     "B20": "no plant here has a counter; the day's peak power falls to zero in every run of a day",
     "C3": "schedules are the plant's own time of day; the loop knows no time zone",
-    "C8": "how starved a machine is cannot be asked for in a test that others run beside; "
-    "what comes of it are C5 and C6",
-    "C10": "the loop knows no calendar",
-    "D11": "needs a GPU",
-    "D12": "needs a GPU",
     "D13": "needs a GPU",
     "D14": "needs a GPU",
     "D20": "a bundle is never changed unasked, except after a crash",
     "D21": "no policy here has a recurrent state",
     "E11": "no output here has a minimum time on or off",
     "G11": "the loop opens nothing once it runs",
-    "G14": "versions are pinned by the package, and not looked at again",
 }
 """Why there is no test of its own."""
