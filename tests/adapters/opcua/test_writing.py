@@ -8,7 +8,7 @@ import pytest
 from asyncua import ua
 
 from steadyhand.adapters.opcua.tags import Handshake, OutputTag
-from steadyhand.controllers.frames import Source
+from steadyhand.controllers.frames import LinkState, Source
 from steadyhand.controllers.reasons import ReasonCode
 
 
@@ -50,6 +50,26 @@ def test_release_clears_the_request_and_stops_the_heartbeat(plant, opcua, drive)
     beat = plant.get("heartbeat")
     time.sleep(0.5)
     assert plant.get("heartbeat") == beat
+
+
+def test_a_command_that_is_not_answered_in_time_is_told(opcua, drive) -> None:
+    """Nobody knows then between which two images it arrives."""
+    proxy = opcua.proxy(opcua.server())
+    driver = drive(proxy.endpoint, request_timeout_s=3.0, command_life_s=0.6).up()
+    driver.write(10.0)
+    opcua.until(lambda: driver.read().applied[0] == 10.0)
+    assert not driver.saw(ReasonCode.WRITE_LATE)
+    proxy.holds = True
+    driver.write(20.0)
+    assert ReasonCode.WRITE_LATE not in {fault.code for fault in driver.read().faults}
+    time.sleep(0.35)
+    (late,) = (one for one in driver.read().faults if one.code == ReasonCode.WRITE_LATE)
+    assert 0.3 <= late.value < 3.0
+    assert late.limit == 0.6
+    proxy.cut()  # what it held is gone
+    proxy.holds = False
+    opcua.until(lambda: driver.read().link is LinkState.UP)
+    opcua.until(lambda: ReasonCode.WRITE_LATE not in {one.code for one in driver.read().faults})
 
 
 def test_close_releases_and_is_idempotent(plant, opcua, drive) -> None:
