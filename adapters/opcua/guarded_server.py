@@ -77,6 +77,8 @@ class ServerLimits:
     """Longest silence of a session."""
     filter_elements: int = 8
     """Of an event filter's where clause: its work can double with each."""
+    filter_fields: int = 400
+    """Of an event filter's select clauses."""
 
 
 class Trust(Protocol):
@@ -99,6 +101,10 @@ class Users(Protocol):
     ) -> User | None:
         """The user these credentials belong to, or None to refuse."""
         ...
+
+
+_REFRESH_SEVERITY = 100
+"""Of the events before and after a refresh; they announce nothing."""
 
 
 def tell_nobody(event: str, text: str) -> None:
@@ -176,6 +182,9 @@ class GuardedInternals(InternalServer):  # type: ignore[misc]  # untyped library
         self.told = told
         self.still = still
         super().__init__(user_manager=users)
+        if call is not None:
+            # who shows alarms can be asked for those that stand: ConditionRefresh, with a severity
+            self.bind_condition_methods = _REFRESH_SEVERITY
         self.allow_remote_admin = False
         self.max_connections = limits.connections
         self.max_pending_activation_seconds = limits.login_s

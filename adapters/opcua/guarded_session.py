@@ -1,19 +1,30 @@
 """One client's session: its own subscriptions, its share of the work, and nobody else's."""
 
 import logging
+import time
 from collections.abc import Iterable, Sequence
-from math import isfinite
+from math import inf, isfinite
 from typing import Any
 
 from asyncua import ua
 from asyncua.common.utils import ServiceError
 from asyncua.server.internal_session import InternalSession, SessionState
 
+from steadyhand.adapters.opcua.event_filter import know_supertypes
+
 _LOGGERS = "asyncua.server.monitored_item_service"
+_REFRESH_EVERY_S = 0.5
+_REFRESHES = (
+    ua.NodeId(ua.ObjectIds.ConditionType_ConditionRefresh),
+    ua.NodeId(ua.ObjectIds.ConditionType_ConditionRefresh2),
+)
 
 
 class GuardedSession(InternalSession):  # type: ignore[misc]  # untyped library
     """Sessions of the outside are guarded; the server's own inner one is free."""
+
+    _refreshed_s = -inf
+    """When this session last asked for all conditions."""
 
     # -- coming and going --------------------------------------------------------------------------
 
@@ -97,7 +108,30 @@ class GuardedSession(InternalSession):  # type: ignore[misc]  # untyped library
             raise ServiceError(ua.StatusCodes.BadTooManyOperations)
         if self.iserver.on_call is None:
             return await super().call(params)
-        return await self.iserver.on_call(self.user, params)
+        results: list[Any] = []
+        for request in params:
+            if request.MethodId in _REFRESHES:
+                results += await self._refresh(request)
+            else:
+                results += await self.iserver.on_call(self.user, [request])
+        return results
+
+    async def _refresh(self, request: Any) -> Any:  # noqa: ANN401
+        """ConditionRefresh: all conditions that stand, to a subscription of this session."""
+        given = list(request.InputArguments or ())
+        number = given[0].Value if given else None
+        status, now_s = 0, time.monotonic()
+        if number not in self._owned():
+            status = ua.StatusCodes.BadSubscriptionIdInvalid
+        elif now_s - self._refreshed_s < _REFRESH_EVERY_S:
+            status = ua.StatusCodes.BadRefreshInProgress
+        if status:
+            result = ua.CallMethodResult()
+            result.StatusCode = ua.StatusCode(status)
+            result.InputArgumentResults = [ua.StatusCode() for _ in given]
+            return [result]
+        self._refreshed_s = now_s
+        return await super().call([request])
 
     # -- subscriptions -----------------------------------------------------------------------------
 
@@ -144,7 +178,10 @@ class GuardedSession(InternalSession):  # type: ignore[misc]  # untyped library
         self._few(params.ItemsToCreate)
         if self.external:
             self._check_items(params)
-        return await super().create_monitored_items(params)
+        made = await super().create_monitored_items(params)
+        subscription = self.subscription_service.subscriptions[params.SubscriptionId]
+        know_supertypes(subscription.monitored_item_srv)
+        return made
 
     def _check_items(self, params: Any) -> None:  # noqa: ANN401
         shares = self.iserver.shares
@@ -155,8 +192,16 @@ class GuardedSession(InternalSession):  # type: ignore[misc]  # untyped library
         ):
             raise ServiceError(ua.StatusCodes.BadTooManyMonitoredItems)
         for item in params.ItemsToCreate:
-            where = getattr(item.RequestedParameters.Filter, "WhereClause", None)
-            if where is not None and len(where.Elements or ()) > shares.filter_elements:
+            given = item.RequestedParameters.Filter
+            events = item.ItemToMonitor.AttributeId == ua.AttributeIds.EventNotifier
+            if events and not isinstance(given, ua.EventFilter):
+                raise ServiceError(ua.StatusCodes.BadEventFilterInvalid)
+            where = getattr(given, "WhereClause", None)
+            fields = getattr(given, "SelectClauses", None)
+            if (
+                len(getattr(where, "Elements", None) or ()) > shares.filter_elements
+                or len(fields or ()) > shares.filter_fields
+            ):
                 raise ServiceError(ua.StatusCodes.BadEventFilterInvalid)
 
     async def modify_monitored_items(self, params: Any) -> Any:  # noqa: ANN401

@@ -8,13 +8,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from steadyhand.controllers.frames import FilterMode, FilterOutcome, LinkState, Source
+from steadyhand.controllers.reasons import ReasonCode
 from steadyhand.controllers.trust.gate import GateState
+from steadyhand.runtime.events import EFFECTS, Severity, Situation
 from steadyhand.runtime.handshake import Control, Participation
 from steadyhand.runtime.modes import Mode
 from steadyhand.runtime.operator_protocol import Role
 
 TYPES_URI = "urn:steadyhand:types"
-MODEL_VERSION = "1.1.0"
+MODEL_VERSION = "1.2.0"
 MODEL_DATE = "2026-11-30T00:00:00Z"
 
 
@@ -262,11 +264,28 @@ _OBSERVATIONS = ObjectType(
     "The process image of the last tick.",
     (Many("<Observation>", Variable("<Observation>", "Double", "one measurement", analog=True)),),
 )
+SEVERITIES = ("none", *(str(one.name.lower()) for one in Severity if one is not Severity.LOG))
+FLAGS = tuple(
+    str(code)
+    for code in ReasonCode
+    if any(EFFECTS[code, situation].severity is not Severity.LOG for situation in Situation)
+)
+"""Every reason code that is an alarm in some situation."""
+_FLAGS = ObjectType(
+    "AlarmFlagsType",
+    "One lamp per alarm, for screens that know no alarms and conditions.",
+    tuple(
+        Variable(name, "Boolean", EFFECTS[ReasonCode(name), Situation.DRIVING].alarm)
+        for name in FLAGS
+    ),
+)
 _ALARMS = ObjectType(
     "AlarmsType",
     "Alarms, the most serious first; entries with the same place belong together.",
     (
         Variable("Shown", "UInt32", "alarms that are not shelved"),
+        _choice("Highest", SEVERITIES, "the most serious that is not shelved"),
+        Part("Flags", "AlarmFlagsType", "one Boolean per alarm: is it there, and not shelved?"),
         Variable("Unacknowledged", "UInt32", "alarms that stay until they are acknowledged"),
         _list("Codes", "reason codes"),
         _list("Severities", "warning, alarm or critical"),
@@ -358,8 +377,8 @@ _COMMAND = ObjectType(
 TYPES: Mapping[str, ObjectType] = {
     kind.name: kind
     for kind in (
-        _MODE, _HANDSHAKE, _TRUST, _SAFETY, _OUTPUT, _OUTPUTS, _OBSERVATIONS, _ALARMS, _BUNDLE,
-        _DECISION, _JOURNAL, _HEALTH, _COMMAND, _LOOP,
+        _MODE, _HANDSHAKE, _TRUST, _SAFETY, _OUTPUT, _OUTPUTS, _OBSERVATIONS, _FLAGS, _ALARMS,
+        _BUNDLE, _DECISION, _JOURNAL, _HEALTH, _COMMAND, _LOOP,
     )
 }  # fmt: skip
 """Every type, in the order of the NodeSet file: parts before the whole."""

@@ -5,7 +5,7 @@ import gc
 import logging
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,12 +19,15 @@ from steadyhand.controllers.errors import RequestError
 from steadyhand.runtime.operator_protocol import Door
 from steadyhand.runtime.record import TickRecord
 from steadyhand.runtime.scada import methods
+from steadyhand.runtime.scada.conditions import ACKNOWLEDGE, Conditions
+from steadyhand.runtime.scada.nodes import ROOT
 from steadyhand.runtime.scada.people import load_certificate
 from steadyhand.runtime.scada.snapshot import (
     NO_TICKS,
     STALE_AFTER,
     STARTING,
     STOPPING,
+    Clock,
     Told,
     aged,
     readings,
@@ -84,6 +87,7 @@ class Serving:
             listening=listening,
         )
         self._space = Space(self._server)
+        self._conditions = Conditions(self._server, owner.site.name)
         self._shown: Told | None = None
         self._stale = False
         self._level = -1
@@ -104,6 +108,8 @@ class Serving:
         )
         signals = owner.site.layout
         await self._space.build(owner.site.name, signals.outputs, signals.observations)
+        loop = self._space.id_of(("loop", ROOT))
+        self._conditions.place(loop.NamespaceIndex, loop)
         await self._say(STARTING, "starting: the loop has not ticked yet")
         await server.start()
 
@@ -141,6 +147,8 @@ class Serving:
             made = readings(told, self._record(told), owner.site, owner.bundle(), level)
             await self._space.show(made, datetime.fromtimestamp(told.wall_s, UTC))
             await self._serve_level(level)
+            clock = Clock(told, owner.site.time_scale)
+            await self._conditions.update(told.status["alarms"], clock.at, clock.now)
             return
         site = owner.site
         patience_s = STALE_AFTER * site.period_s / site.time_scale + 1.0
@@ -235,25 +243,58 @@ class Serving:
 
     async def _call(self, user: User, request: Any) -> Any:  # noqa: ANN401
         bound = self._space.methods.get((request.ObjectId, request.MethodId))
+        if request.MethodId == ACKNOWLEDGE:
+            return await self._acknowledge(user, request)
         if bound is None:
             known = request.ObjectId in self._server.iserver.aspace
             status = ua.StatusCodes.BadMethodInvalid if known else ua.StatusCodes.BadNodeIdUnknown
             self._owner.desk.refusals.count("UNKNOWN_COMMAND")
             return methods.no_method("no such method on that object", status)
+
+        def arguments() -> dict[str, Any]:
+            given = methods.arguments_of(bound, request.InputArguments)
+            if bound.method.command == "swap":
+                given["file"] = self._bundle_file(given["file"])
+            return given
+
+        return await self._carry_out(user, bound.path, bound.method.command, arguments)
+
+    async def _acknowledge(self, user: User, request: Any) -> Any:  # noqa: ANN401
+        """A condition's own method: it has no outputs, and the event that follows tells who."""
+        conditions = self._conditions
+
+        def arguments() -> dict[str, Any]:
+            code, comment = conditions.asked(request)
+            # before the loop does it: the alarm may be gone before its answer is here
+            conditions.acknowledging(code, f"scada:{user.name}", comment)
+            return {"code": str(code)}
+
+        result = await self._carry_out(user, "Acknowledge", "ack", arguments)
+        result.OutputArguments = []
+        return result
+
+    async def _carry_out(
+        self, user: User, path: str, command: str, arguments: Callable[[], dict[str, Any]]
+    ) -> Any:  # noqa: ANN401
+        """Put one command on the desk and wait for its answer.
+
+        Args:
+            user: who calls.
+            path: of the method, for the last command.
+            command: as the desk calls it.
+            arguments: makes the desk's arguments, or raises `Wrong`.
+        """
         name, owner = str(user.name), self._owner
         role = owner.role_of(name)
-        actor, command = f"scada:{name}", bound.method.command
-        code = "OK"
+        actor, code = f"scada:{name}", "OK"
         try:
             if role is None:
                 text = f"{name} has no role here any more"
                 raise methods.Wrong(ua.StatusCodes.BadUserAccessDenied, text, "DENIED")
-            arguments = methods.arguments_of(bound, request.InputArguments)
-            if command == "swap":
-                arguments["file"] = self._bundle_file(arguments["file"])
+            given = arguments()
             assert owner.callers is not None  # noqa: S101  (made with this life)
             answer = await asyncio.get_running_loop().run_in_executor(
-                owner.callers, owner.desk.call, command, arguments, actor, role, Door.SCADA
+                owner.callers, owner.desk.call, command, given, actor, role, Door.SCADA
             )
             result, text = methods.done(answer)
         except methods.Wrong as wrong:
@@ -265,7 +306,7 @@ class Serving:
             {
                 "LastCommand.Time": Reading(datetime.now(UTC)),
                 "LastCommand.Actor": Reading(actor),
-                "LastCommand.Command": Reading(bound.path),
+                "LastCommand.Command": Reading(path),
                 "LastCommand.Code": Reading(code),
                 "LastCommand.Text": Reading(text),
             },

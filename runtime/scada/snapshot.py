@@ -14,10 +14,12 @@ from steadyhand.runtime.record import RecordLayout, TickRecord
 from steadyhand.runtime.scada.model import (
     ACTIONS,
     CONTROLS,
+    FLAGS,
     GATES,
     LINKS,
     MODES,
     OUTCOMES,
+    SEVERITIES,
     SOURCES,
     TAKING_PART,
 )
@@ -84,7 +86,7 @@ def readings(
     """Every variable that follows from a tick."""
     status = told.status
     cause = status["cause"]
-    clock = _Clock(told, site.time_scale)
+    clock = Clock(told, site.time_scale)
     made: Readings = {
         "Plant": Reading(site.plant),
         "Version": Reading(site.version),
@@ -135,7 +137,7 @@ def aged(made: Readings) -> Readings:
     }
 
 
-class _Clock:
+class Clock:
     """From plant time to the wall's."""
 
     def __init__(self, told: Told, time_scale: float) -> None:
@@ -190,14 +192,18 @@ def _safety(status: Mapping[str, Any]) -> Readings:
     }
 
 
-def _alarms(status: Mapping[str, Any], clock: _Clock) -> Readings:
+def _alarms(status: Mapping[str, Any], clock: Clock) -> Readings:
     alarms, shelved = status["alarms"], status["shelved"]
     states = [
         " and ".join(word for word in ("active", "latched", "shelved") if alarm[word])
         for alarm in alarms
     ]
-    return {
-        "Alarms.Shown": Reading(sum(not alarm["shelved"] for alarm in alarms)),
+    lit = {alarm["code"]: alarm["severity"] for alarm in alarms if not alarm["shelved"]}
+    highest = max((SEVERITIES.index(severity) for severity in lit.values()), default=0)
+    flags = {f"Alarms.Flags.{name}": Reading(name in lit) for name in FLAGS}
+    return flags | {
+        "Alarms.Shown": Reading(len(lit)),
+        "Alarms.Highest": Reading(highest),
         "Alarms.Unacknowledged": Reading(sum(bool(alarm["latched"]) for alarm in alarms)),
         "Alarms.Codes": Reading([alarm["code"] for alarm in alarms]),
         "Alarms.Severities": Reading([alarm["severity"] for alarm in alarms]),
@@ -233,7 +239,7 @@ def _bundle(status: Mapping[str, Any], bundle: Bundle | None) -> Readings:
 
 
 def _output(
-    path: str, name: str, low: float, high: float, status: Mapping[str, Any], clock: _Clock
+    path: str, name: str, low: float, high: float, status: Mapping[str, Any], clock: Clock
 ) -> Iterator[tuple[str, Reading]]:
     held = next((item for item in status["overrides"] if item["output"] == name), None)
     fresh = status["link"] == LinkState.UP

@@ -9,8 +9,10 @@ from asyncua import Server, ua
 
 from steadyhand.adapters.opcua.guarded_server import GuardedInternals, GuardedServer, ServerLimits
 from steadyhand.controllers.catalogue import plant_kind
+from steadyhand.controllers.reasons import ReasonCode
+from steadyhand.runtime.events import EFFECTS, Severity, Situation
 from steadyhand.runtime.operator_protocol import COMMANDS
-from steadyhand.runtime.scada.model import TYPES, TYPES_URI, Method, Variable
+from steadyhand.runtime.scada.model import FLAGS, TYPES, TYPES_URI, Method, Variable
 from steadyhand.runtime.scada.nodes import DATA_TYPES, loop_nodes, type_nodes
 from steadyhand.runtime.scada.nodeset import nodeset_xml
 from steadyhand.runtime.scada.space import Space
@@ -67,9 +69,23 @@ def test_the_documentation_names_every_node_and_method():
     page = (ROOT / "docs" / "scada.md").read_text("utf-8")
     told = set(re.findall(r"`([A-Za-z]+)`", page))
     for kind in TYPES.values():
+        if kind.name == "AlarmFlagsType":
+            continue  # one per reason code: those have a table of their own
         for member in kind.members:
             name = member.name.strip("<>")
             assert name in told or f"<{name}>" in page, f"{kind.name}.{name}"
+
+
+def test_every_alarm_has_its_flag_and_what_never_is_one_has_none():
+    flags = {one.name: one for one in TYPES["AlarmFlagsType"].members}
+    assert set(flags) == set(FLAGS)
+    for code in ReasonCode:
+        loud = {EFFECTS[code, situation].severity for situation in Situation} - {Severity.LOG}
+        assert (str(code) in flags) == bool(loud), code
+    assert {"LINK_DOWN", "CRASH_LOOP", "OBS_STALE"} <= set(flags)
+    assert not {"OK", "MODE_REQUEST", "OUTPUT_OUT"} & set(flags)
+    assert flags["LINK_DOWN"].kind == "Boolean"
+    assert flags["LINK_DOWN"].meaning == "link to the plant is down"
 
 
 # -- in a server
@@ -159,13 +175,14 @@ def test_methods_are_found_by_instance_and_by_type():
     assert ("Alarms", "Mode.Request") not in found
 
 
-@pytest.mark.parametrize("name", ["Mode", "Source", "Gate", "Participation"])
+@pytest.mark.parametrize("name", ["Mode", "Source", "Gate", "Participation", "Highest"])
 def test_choices_only_ever_grow(name):
     """The numbers of states are on other people's screens."""
     known = {
         "Mode": ["off", "shadow", "advisory", "limited", "full"],
         "Source": ["policy", "fallback", "hold", "safe", "hands_off"],
         "Gate": ["trust", "fallback", "probation"],
+        "Highest": ["none", "warning", "alarm", "critical"],
         "Participation": ["none", "policy", "fallback", "hold", "safe", "override", "plant"],
     }
     member = {"Mode": "InForce"}.get(name, name)

@@ -267,6 +267,227 @@ def test_a_refusal_of_the_loop_reaches_the_client_and_the_last_command(tmp_path)
         assert told[0]["text"] == "eng from 127.0.0.1"
 
 
+# -- alarms as conditions
+
+
+def alarm(code="OBS_STALE", **changes):
+    return {
+        "code": code, "severity": "warning", "text": f"text of {code}", "action": "look at it",
+        "since_s": 0.0, "signals": [], "active": True, "latched": False, "shelved": False,
+        **changes,
+    }  # fmt: skip
+
+
+class Heard:
+    """Events as a client gets them."""
+
+    def __init__(self):
+        self.events = []
+
+    def event_notification(self, event):
+        self.events.append(event)
+
+    def of(self, code):
+        return [one for one in self.events if getattr(one, "ConditionName", None) == code]
+
+    async def until(self, count, code="OBS_STALE"):
+        async with asyncio.timeout(20):
+            while len(self.of(code)) < count:
+                await asyncio.sleep(0.02)
+        return self.of(code)[count - 1]
+
+
+FIELDS = (
+    "EventId", "EventType", "SourceName", "Time", "Message", "Severity", "ConditionName", "Retain",
+    "LastSeverity", "Comment", "ClientUserId", "SuppressedOrShelved", "ActiveState/Id",
+    "AckedState/Id", "ActiveState", "EnabledState/Id",
+)  # fmt: skip
+
+
+def conditions_filter(kind=ua.ObjectIds.ConditionType):
+    """As other clients make it: by type, and the condition's id by an empty path."""
+    made = ua.EventFilter()
+    clauses = [(name.split("/"), ua.AttributeIds.Value) for name in FIELDS]
+    for path, attribute in (*clauses, ([], ua.AttributeIds.NodeId)):
+        clause = ua.SimpleAttributeOperand()
+        clause.TypeDefinitionId = ua.NodeId(ua.ObjectIds.ConditionType)
+        clause.BrowsePath = [ua.QualifiedName(name) for name in path]
+        clause.AttributeId = attribute
+        made.SelectClauses.append(clause)
+    wanted = ua.LiteralOperand(ua.Variant(ua.NodeId(kind)))
+    element = ua.ContentFilterElement()
+    element.FilterOperator, element.FilterOperands = ua.FilterOperator.OfType, [wanted]
+    made.WhereClause.Elements = [element]
+    return made
+
+
+async def listen(client, heard, kind=ua.ObjectIds.ConditionType):
+    subscription = await client.create_subscription(100, heard)
+    await subscription.subscribe_events(ua.ObjectIds.Server, evfilter=conditions_filter(kind))
+    return subscription
+
+
+async def acknowledge(client, condition, event_id, comment="seen"):
+    request = ua.CallMethodRequest()
+    request.ObjectId = condition
+    request.MethodId = ua.NodeId(ua.ObjectIds.AcknowledgeableConditionType_Acknowledge)
+    request.InputArguments = [
+        ua.Variant(event_id, ua.VariantType.ByteString), ua.Variant(ua.LocalizedText(comment)),
+    ]  # fmt: skip
+    (result,) = await client.uaclient.call([request])
+    return result.StatusCode.name, result.OutputArguments
+
+
+def state_of(event):
+    return getattr(event, "ActiveState/Id"), getattr(event, "AckedState/Id"), event.Retain
+
+
+def test_each_change_of_an_alarm_is_one_event():
+    with playing() as played:
+        played.tick()
+        until(played.there, what="the server")
+
+        async def work(client, at):
+            heard, others = Heard(), Heard()
+            await listen(client, heard)
+            await listen(client, others, ua.ObjectIds.AuditEventType)
+            played.tick({"alarms": [alarm(since_s=0.0)]})
+            first = await heard.until(1)
+            assert first.NodeId == at("Condition.OBS_STALE")
+            assert first.EventType == ua.NodeId(ua.ObjectIds.AlarmConditionType)
+            assert state_of(first) == (True, True, True)
+            assert (first.Severity, first.LastSeverity, first.SourceName) == (300, 0, "north")
+            assert first.Message.Text == "text of OBS_STALE; to do: look at it"
+            assert getattr(first, "EnabledState/Id") is True
+            played.tick({"alarms": [alarm(text="other numbers")]})
+            played.tick({"alarms": [alarm(latched=True, severity="alarm")]})
+            second = await heard.until(2)
+            assert state_of(second) == (True, False, True)
+            assert (second.Severity, second.LastSeverity) == (700, 300)
+            played.tick({"alarms": [alarm(latched=True, severity="alarm", shelved=True)]})
+            assert (await heard.until(3)).SuppressedOrShelved is True
+            played.tick({"alarms": [alarm(latched=True, severity="critical", active=False)]})
+            fourth = await heard.until(4)
+            assert state_of(fourth) == (False, False, True) and fourth.Severity == 900
+            assert fourth.Message.Text.startswith("gone, waits to be acknowledged: ")
+            played.tick({"alarms": []})
+            fifth = await heard.until(5)
+            assert state_of(fifth) == (False, True, False)
+            assert len({one.EventId for one in heard.events}) == 5
+            played.tick({"alarms": [alarm()]})
+            await heard.until(6)
+            assert len(heard.events) == 6 and others.events == [], "and nothing else"
+
+        played.ask(work)
+
+
+def test_whoever_comes_later_asks_for_a_refresh():
+    with playing() as played:
+        standing = [alarm("LINK_DOWN", severity="alarm"), alarm("OBS_STALE")]
+        played.tick({"alarms": standing})
+        until(played.there, what="the server")
+        until(lambda: played.read("Alarms.Highest")[0].Value.Value == 2, what="the tick")
+
+        async def work(client, at):
+            heard = Heard()
+            subscription = await listen(client, heard, ua.ObjectIds.BaseEventType)
+            refresh = ua.CallMethodRequest()
+            refresh.ObjectId = ua.NodeId(ua.ObjectIds.ConditionType)
+            refresh.MethodId = ua.NodeId(ua.ObjectIds.ConditionType_ConditionRefresh)
+            answers = []
+            mine = subscription.subscription_id
+            for number in (mine, mine, mine + 1):
+                refresh.InputArguments = [ua.Variant(number, ua.VariantType.UInt32)]
+                answers += await client.uaclient.call([refresh])
+            await heard.until(1)
+            await heard.until(1, "LINK_DOWN")
+            async with asyncio.timeout(20):
+                while len(heard.events) < 4:
+                    await asyncio.sleep(0.02)
+            names = {ua.ObjectIdNames[one.EventType.Identifier] for one in heard.events}
+            return [one.StatusCode.name for one in answers], names, len(heard.events)
+
+        answers, names, count = played.ask(work)
+        assert answers[:2] == ["Good", "BadRefreshInProgress"], "not again and again"
+        assert answers[2] == "BadSubscriptionIdInvalid", "not somebody else's"
+        assert names == {"RefreshStartEventType", "AlarmConditionType", "RefreshEndEventType"}
+        assert count == 4
+
+
+def test_a_condition_is_acknowledged_by_its_own_method():
+    with playing() as played:
+        played.tick()
+        until(played.there, what="the server")
+
+        async def work(client, at):
+            heard, here = Heard(), at("Condition.CRASH_LOOP")
+            await listen(client, heard)
+            plain = alarm()
+            latched = alarm("CRASH_LOOP", severity="critical", latched=True, active=False)
+            played.tick({"alarms": [plain, latched]})
+            event, other = await heard.until(1, "CRASH_LOOP"), await heard.until(1)
+            refused = [
+                await acknowledge(client, here, b"\0" * 16),
+                await acknowledge(client, at("Condition.OBS_STALE"), other.EventId),
+                await acknowledge(client, at("Condition.NOTHING"), event.EventId),
+                await acknowledge(client, here, event.EventId, "a\nb"),
+            ]
+            assert played.done == []
+            taken = await acknowledge(client, here, event.EventId, "the valve was stuck")
+            played.tick({"alarms": [plain]})
+            last = await heard.until(2, "CRASH_LOOP")
+            return refused, taken, last
+
+        refused, taken, last = played.ask(work)
+        assert [name for name, _ in refused] == [
+            "BadEventIdUnknown", "BadConditionBranchAlreadyAcked", "BadNodeIdUnknown",
+            "BadInvalidArgument",
+        ]  # fmt: skip
+        assert taken == ("Good", [])
+        assert played.done == [("ack", {"code": "CRASH_LOOP"}, "scada:anonymous")]
+        assert state_of(last) == (False, True, False)
+        assert (last.ClientUserId, last.Comment.Text) == ("scada:anonymous", "the valve was stuck")
+        told = [one["code"] for one in played.events() if "door" in one]
+        assert told == ["ARGUMENTS", "ACK_DENIED", "UNKNOWN_CODE", "ARGUMENTS"]
+
+
+def test_an_event_filter_that_costs_too_much_is_refused():
+    with playing() as played:
+        played.tick()
+        until(played.there, what="the server")
+
+        async def work(client, at):
+            names = []
+            wide = conditions_filter()
+            wide.SelectClauses *= 30
+            deep = conditions_filter()
+            deep.WhereClause.Elements *= 9
+            for made in (wide, deep):
+                subscription = await client.create_subscription(100, Heard())
+                with pytest.raises(ua.UaError) as caught:
+                    await subscription.subscribe_events(ua.ObjectIds.Server, evfilter=made)
+                names.append(ua.StatusCode(caught.value.code).name)
+            return names
+
+        assert played.ask(work) == ["BadEventFilterInvalid"] * 2
+
+
+def test_a_lamp_per_alarm_is_lit_while_it_is_there_and_not_shelved():
+    with playing() as played:
+        paths = ("Alarms.Flags.OBS_STALE", "Alarms.Flags.LINK_DOWN", "Alarms.Highest")
+        for alarms, wanted in (
+            ([], [False, False, 0]),
+            ([alarm()], [True, False, 1]),
+            ([alarm(), alarm("LINK_DOWN", severity="alarm")], [True, True, 2]),
+            ([alarm(), alarm("LINK_DOWN", severity="alarm", shelved=True)], [True, False, 1]),
+            ([alarm(active=False, latched=True, severity="critical")], [True, False, 3]),
+        ):
+            number = played.tick({"alarms": alarms})
+            until(played.there, what="the server")
+            until(lambda n=number: played.read("Tick")[0].Value.Value == n, what="the tick")
+            assert [value.Value.Value for value in played.read(*paths)] == wanted
+
+
 async def _endpoints(url: str):
     return await Client(url, timeout=2).connect_and_get_server_endpoints()
 
