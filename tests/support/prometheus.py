@@ -31,6 +31,8 @@ QUICK = (
     (re.compile(r"(changes\([^)\[]*)\[1h\]"), rf"\1[{STARTS_S}s]"),
     (re.compile(r"\[\d+[mhd]\]"), f"[{WINDOW_S}s]"),
     (re.compile(r"(steadyhand_period_seconds) \+ 10\b"), r"\1 + 1"),
+    # as far ahead of its window as three days are of six hours
+    (re.compile(r"(predict_linear\([^,]+), 3 \* 86400\)"), rf"\1, {12 * WINDOW_S})"),
 )
 JOB = "steadyhand"
 INSTANCE = "north-building"

@@ -40,27 +40,39 @@ class Site:
         """Does it fire now?"""
         return alarm in self.monitoring.alerts()
 
-    def wait_for(self, alarm: str) -> dict[str, str]:
-        """Until it fires; its words."""
+    def wait_for(self, alarm: str, says: str = "") -> dict[str, str]:
+        """Until it fires, and its description says that; its words."""
+        words: dict[str, str] = {}
+
+        def there() -> bool:
+            words.update(self.monitoring.alerts().get(alarm, {}).get("annotations", {}))
+            return says in words.get("description", "") if words else False
+
         until(
-            lambda: self.firing(alarm),
+            there,
             PATIENCE_S,
-            f"{alarm} fires",
-            lambda: (sorted(self.monitoring.alerts()), self.rig.story()),
+            f"{alarm} fires, saying {says!r}",
+            lambda: (words, sorted(self.monitoring.alerts()), self.rig.story()),
         )
-        return dict(self.monitoring.alerts().get(alarm, {}).get("annotations", {}))
+        return words
 
     def wait_without(self, alarm: str) -> None:
         """Until it does not fire any more."""
         until(lambda: not self.firing(alarm), PATIENCE_S, f"{alarm} ends", self.rig.story)
 
-    def drives(self) -> bool:
-        """Does the policy drive, as it should?"""
-        return self.rig.status().get("source") == "policy"
-
     def wait_driven(self) -> None:
-        """Until the policy drives."""
-        until(self.drives, PATIENCE_S, "the policy drives", self.rig.story)
+        """Until the policy drives. What a machine with much else to do has latched meanwhile is
+        acknowledged: a beat that came too late, a clock that stood still.
+        """
+
+        def driven() -> bool:
+            now = self.rig.status()
+            if now.get("latched"):
+                with contextlib.suppress(RequestError):
+                    self.rig.ask("ack")
+            return bool(now.get("source") == "policy")
+
+        until(driven, PATIENCE_S, "the policy drives", self.rig.story)
 
     def acknowledge(self) -> None:
         """Until nothing is latched."""
