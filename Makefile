@@ -28,10 +28,10 @@ $(VENV)/.dev: $(VENV)/.edge
 	$(PIP) --editable '.[cpu,opcua,demo,train,dev]'
 	@touch $@
 
-# Debian and npm packages of the system tests; what cannot be installed skips the tests that need it.
+# Debian and npm packages of the system tests; what cannot be installed skips the tests that need it,
+# and is tried again the next time.
 $(VENV)/.system: tests/system/install.sh $(wildcard tests/system/packages.txt tests/system/package-lock.json) | $(BIN)/python
-	tests/system/install.sh
-	@touch $@
+	@if tests/system/install.sh; then touch $@; else echo "system tests: some are skipped; tried again by the next make test"; fi
 
 $(VENV)/.bench: $(VENV)/.dev
 	$(PIP) --editable '.[cpu,opcua,demo,train,dev,bench]'

@@ -663,6 +663,10 @@ def _journal() -> Target:
 # -- OPC UA: what a client sends to our own server -------------------------------------------------
 
 
+PATIENCE_S = 0.3
+"""A request that has no answer by then has none: with all else it must end within a second."""
+
+
 class OwnServer:
     """Our own OPC UA server, and a stranger who talks to it."""
 
@@ -747,7 +751,7 @@ class OwnServer:
             encode_ = protocol._connection.message_to_binary
             protocol.transport.write(encode_(body, message_type=kind, request_id=number))
             with suppress(ConnectionError, ua.UaError):
-                await asyncio.wait_for(answer, 1.0)
+                await asyncio.wait_for(answer, PATIENCE_S)
         finally:
             client.disconnect_socket()
 

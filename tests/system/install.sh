@@ -1,11 +1,13 @@
 #!/usr/bin/env bash
 # Installs what the system tests need: Debian packages of packages.txt, npm packages of package.json.
-# Does nothing where all is there. Where it cannot, it says so in one line and ends well: the tests
-# that need what is missing are skipped, each with its reason.
+# Does nothing where all is there: exit status 0. Where it cannot, it says so in one line and ends
+# with 3: the tests that need what is missing are skipped, each with its reason.
 set -euo pipefail
 cd "$(dirname "$0")"
 
 say() { printf 'system tests: %s\n' "$*"; }
+status=0
+lack() { say "$@"; status=3; }
 
 missing=()
 while read -r package _; do
@@ -16,9 +18,9 @@ done <packages.txt
 
 if ((${#missing[@]})); then
   if ((EUID != 0)); then
-    say "not root, so not installed: ${missing[*]}"
+    lack "not root, so not installed: ${missing[*]}"
   elif ! command -v apt-get >/dev/null; then
-    say "no apt-get here, so not installed: ${missing[*]}"
+    lack "no apt-get here, so not installed: ${missing[*]}"
   else
     export DEBIAN_FRONTEND=noninteractive
     # What is installed here runs when a test starts it, not by itself, now or at the next boot.
@@ -28,7 +30,7 @@ if ((${#missing[@]})); then
       trap 'rm -f /usr/sbin/policy-rc.d' EXIT
     fi
     if ! { apt-get update -qq && apt-get install -y -qq --no-install-recommends "${missing[@]}"; } >install.log 2>&1; then
-      say "apt-get failed (see tests/system/install.log), so not installed: ${missing[*]}"
+      lack "apt-get failed (see tests/system/install.log), so not installed: ${missing[*]}"
     fi
     for package in "${missing[@]}"; do
       case $package in prometheus*) rm -f "/etc/systemd/system/multi-user.target.wants/$package.service" ;; esac
@@ -38,9 +40,9 @@ fi
 
 if [[ -f package-lock.json ]]; then
   if ! command -v npm >/dev/null; then
-    say "no npm here, so not installed: the packages of package.json"
+    lack "no npm here, so not installed: the packages of package.json"
   elif [[ ! -f node_modules/.package-lock.json || node_modules/.package-lock.json -ot package-lock.json ]]; then
-    npm ci --no-audit --no-fund --silent >npm.log 2>&1 || say "npm ci failed (see tests/system/npm.log)"
+    npm ci --no-audit --no-fund --silent >npm.log 2>&1 || lack "npm ci failed (see tests/system/npm.log)"
   fi
 fi
-exit 0
+exit "$status"
