@@ -80,8 +80,8 @@ _HEAD = """\
 # Reason codes
 
 Every word by which status, panel, SCADA, metrics and journal say *why*. A code never changes its
-meaning. This page is made from the table that the runtime itself works with:
-`steadyhand reasons --markdown`. On the machine, `steadyhand reasons OBS_STUCK` says the same of one.
+meaning. This page is made from the table that the runtime itself works with, by
+`steadyhand reasons --markdown`. On the machine, `steadyhand reasons OBS_STUCK` says it of one.
 
 - **What the loop does**: nothing that trusts the controller more may drive while the code is there;
   of several codes, the most restrictive counts. In the modes off, shadow and advisory nothing is
