@@ -12,6 +12,9 @@ from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from steadyhand.adapters.input_file import read_secret
 from steadyhand.adapters.link import Link
 from steadyhand.adapters.opcua.settings import OpcUaSettings, Security
 from steadyhand.controllers.catalogue import PlantKind, parameters_with, plant_kind
@@ -28,12 +31,13 @@ from steadyhand.runtime.bundle.archive import read_file
 from steadyhand.runtime.bundle.contract import PlantContract
 from steadyhand.runtime.bundle.installed import PERMIT, STATE_FILE, InstalledState
 from steadyhand.runtime.bundle.load import Bundle, admit_bundle
-from steadyhand.runtime.bundle.signature import TrustStore
+from steadyhand.runtime.bundle.signature import TrustStore, private_from
 from steadyhand.runtime.certificate_watch import Watched
 from steadyhand.runtime.child import ChildLimits, examine
 from steadyhand.runtime.clock import Clock, Idle, LockstepClock, PacedClock, PlantClock
 from steadyhand.runtime.config import Loaded
 from steadyhand.runtime.handshake import Handshake, HandshakeSettings
+from steadyhand.runtime.journal import Limits as JournalLimits
 from steadyhand.runtime.modes import Mode, ModeMachine, ModeSettings
 from steadyhand.runtime.operator_protocol import Role
 from steadyhand.runtime.quantity import magnitude
@@ -446,6 +450,28 @@ def black_box_file(loaded: Loaded) -> Path:
     if section is None:
         return state_folder(loaded) / "black-box"
     return loaded.path(section.socket).with_suffix(".black-box")
+
+
+def journal_limits(config: cfg.Config) -> JournalLimits:
+    """How the journal spends disk and time."""
+    section = config.journal
+    return JournalLimits(segment_bytes=int(section.segment), checkpoint_every_s=section.sign_every)
+
+
+def journal_signer(loaded: Loaded) -> Ed25519PrivateKey | None:
+    """Signs the journal's chain every so often; None where the configuration names no key.
+
+    Raises:
+        ConfigError: the key cannot be read, is none, or others could read it.
+    """
+    name = loaded.config.journal.signing_key
+    if name is None:
+        return None
+    file = loaded.path(name)
+    try:
+        return private_from(read_secret(file), file)
+    except BundleError as error:
+        raise ConfigError(str(error).removeprefix("BUNDLE_KEY: ")) from None
 
 
 def make_layout(

@@ -18,9 +18,10 @@ import re
 import sqlite3
 import stat
 import struct
-from collections.abc import Mapping
-from contextlib import closing
+from collections.abc import Mapping, Sequence
+from contextlib import closing, suppress
 from dataclasses import asdict, dataclass, is_dataclass
+from datetime import UTC, datetime
 from enum import Enum, IntEnum
 from math import isfinite, isnan
 from pathlib import Path
@@ -105,6 +106,10 @@ class Verification:
     head: Head | None
     signed: Head | None
     """Last place covered by a valid signed checkpoint."""
+    signed_ns: int | None
+    """When that was signed, by the wall clock of whoever signed; ns since 1970."""
+    unsigned: int
+    """Records behind that place; all of them where nothing is signed."""
     problems: tuple[Problem, ...]
     """At most one per segment, in order: the first is the first bad record."""
     notes: tuple[str, ...]
@@ -331,13 +336,14 @@ def checkpoint_message(head: Head) -> bytes:
 
 
 def verify(
-    path: Path, key: Ed25519PublicKey | None = None, expected: Head | None = None
+    path: Path, keys: Sequence[Ed25519PublicKey] = (), expected: Head | None = None
 ) -> Verification:
     """Recompute the whole chain and name the first bad record.
 
     Args:
         path: directory of the journal, or one segment.
-        key: public key of the checkpoints; None skips their signatures.
+        keys: public keys of the checkpoints, each signed by one of them; none skips their
+            signatures.
         expected: a head noted outside, at least the begin of its hash; the journal must still
             contain it.
 
@@ -347,7 +353,7 @@ def verify(
     Raises:
         JournalError: there is no journal.
     """
-    return _Verifier(key, expected).run(segment_paths(path), whole=path.is_dir())
+    return _Verifier(keys, expected).run(segment_paths(path), whole=path.is_dir())
 
 
 _NOT_SAID_BY_US = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
@@ -357,12 +363,14 @@ _NOT_SAID_BY_US = (ValueError, LookupError, TypeError, AttributeError, Recursion
 class _Verifier:
     """Walks the segments once; holds what has been seen so far."""
 
-    def __init__(self, key: Ed25519PublicKey | None, expected: Head | None) -> None:
-        self._key = key
+    def __init__(self, keys: Sequence[Ed25519PublicKey], expected: Head | None) -> None:
+        self._keys = keys
         self._expected = expected
         self._expected_seen = expected is None
         self._records = self._ticks = 0
         self._signed: Head | None = None
+        self._signed_ns: int | None = None
+        self._unsigned = 0
         self._problems: list[Problem] = []
         self._notes: list[str] = []
         self._purged: dict[int, str] = {}
@@ -385,7 +393,7 @@ class _Verifier:
                 wanted.records - 1,
                 "the head noted outside is not here: tail cut, or an older copy",
             )
-        if self._key is not None and self._signed is None:
+        if self._keys and self._signed is None and not self._problems:
             self._bad(files[-1][0], 0, "no checkpoint signed by this key: cannot be trusted")
         problems = tuple(sorted(self._problems, key=lambda bad: (bad.segment, bad.n)))
         return Verification(
@@ -394,6 +402,8 @@ class _Verifier:
             ticks=self._ticks,
             head=before,
             signed=self._signed,
+            signed_ns=self._signed_ns,
+            unsigned=self._unsigned,
             problems=problems,
             notes=tuple(self._notes),
         )
@@ -504,6 +514,7 @@ class _Verifier:
         self, index: int, n: int, kind: int, body: bytes, before: bytes, digest: bytes
     ) -> None:
         """Note what a good record says about the chain itself."""
+        self._unsigned += 1
         if kind == Kind.TICK:
             self._ticks += 1
         elif kind == Kind.EVENT:
@@ -511,18 +522,22 @@ class _Verifier:
             if event.get("event") == "JournalPurge":
                 data = event["data"]
                 self._purged[int(data["last_segment"])] = str(data["last_hash"])
-        elif kind == Kind.CHECKPOINT and self._key is not None:
-            signed = Head(index, n - 1, before)
-            try:
-                self._key.verify(
-                    bytes.fromhex(load_json(body)["signature"]), checkpoint_message(signed)
-                )
-                self._signed = signed
-            except InvalidSignature:
-                self._bad(index, n - 1, "checkpoint is not signed by this key")
+        elif kind == Kind.CHECKPOINT and self._keys:
+            self._checkpoint(Head(index, n - 1, before), load_json(body))
         wanted = self._expected
         if wanted is not None and (index, n) == (wanted.segment, wanted.records):
             self._expected_seen |= digest.startswith(wanted.hash)
+
+    def _checkpoint(self, signed: Head, told: Mapping[str, Any]) -> None:
+        """A signature under everything before it, by one of the keys."""
+        signature, message = bytes.fromhex(told["signature"]), checkpoint_message(signed)
+        for key in self._keys:
+            with suppress(InvalidSignature):
+                key.verify(signature, message)
+                self._signed, self._signed_ns = signed, int(told["wall_ns"])
+                self._unsigned = 0
+                return
+        self._bad(signed.segment, signed.records, "checkpoint is not signed by this key")
 
 
 def why_no_header(file: Path) -> str:
@@ -574,8 +589,20 @@ def describe_problem(verification: Verification, compared: bool = False) -> str:
             else "whether its end was cut off, only an end noted elsewhere tells: "
             "journal verify --head SEGMENT:RECORDS:HASH"
         )
-        return f"{text}\nhead {place}: note it elsewhere\n{told}"
+        return f"{text}\n{_signed_words(verification)}head {place}: note it elsewhere\n{told}"
     return f"first bad record: {verification.problems[0]}"
+
+
+def _signed_words(verification: Verification) -> str:
+    """A line about the last signature that holds; empty where none was asked about."""
+    signed, signed_ns = verification.signed, verification.signed_ns
+    if signed is None or signed_ns is None:
+        return ""
+    when = datetime.fromtimestamp(signed_ns / 1e9, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
+    return (
+        f"signed up to {signed.segment}:{signed.records}, last at {when}; "
+        f"{verification.unsigned} records behind it are not signed yet\n"
+    )
 
 
 def as_json(verification: Verification) -> dict[str, Any]:

@@ -42,6 +42,7 @@ from steadyhand.controllers.signals import SignalSet
 from steadyhand.runtime.assemble import (
     admit,
     child_limits,
+    journal_signer,
     kept_bundle,
     make_gate,
     make_heuristic,
@@ -382,6 +383,13 @@ def _places(loaded: Loaded) -> Iterator[Problem]:
         fault = f"{lock} is no regular file; move it away"
     if fault:
         yield _problem(loaded, ("journal", "directory"), fault, "CFG_FILE")
+    if config.journal.signing_key:
+        why = _secret_fault(
+            loaded.path(config.journal.signing_key), lambda _: journal_signer(loaded)
+        )
+        if why:
+            text = f"{config.journal.signing_key}: {why}"
+            yield _problem(loaded, ("journal", "signing_key"), text, "CFG_FILE")
     if config.operator:
         socket = loaded.path(config.operator.socket)
         fault = socket_fault(socket) or folder_fault(socket.parent)

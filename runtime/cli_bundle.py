@@ -48,7 +48,7 @@ def keygen(
     ] = None,
     purpose: Annotated[
         list[str] | None,
-        typer.Option(help="controller (default), rollback or go-live; repeatable."),
+        typer.Option(help="controller (default), rollback, go-live or journal; repeatable."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:

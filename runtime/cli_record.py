@@ -6,11 +6,13 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from rich.table import Column, Table
 
-from steadyhand.controllers.errors import RequestError
+from steadyhand.controllers.errors import BundleError, RequestError
 from steadyhand.controllers.reasons import ReasonCode
 from steadyhand.runtime import chain
+from steadyhand.runtime.bundle.signature import JOURNAL, read_public
 from steadyhand.runtime.cli import AsJson, ConfigFile
 from steadyhand.runtime.config import load_config, require
 from steadyhand.runtime.exits import Exit
@@ -80,14 +82,24 @@ def journal_verify(
             "hash may be cut to its first 12 digits, as the metrics tell it.",
         ),
     ] = "",
+    key: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--key",
+            help="Public key with the purpose journal: the chain must be signed by it. Repeatable: "
+            "a journal may be older than its key.",
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Recompute the hash chain and name the first bad record.
 
     A chain whose end was cut off, or an older copy of it, is a sound chain: only a head that was
-    noted elsewhere (status, metrics, an earlier verify) gives it away.
+    noted elsewhere (status, metrics, an earlier verify) gives it away. A chain computed anew by
+    somebody who can write the files is one, too: signatures (journal.signing_key) tell it.
     """
-    found = chain.verify(directory, expected=_head(head) if head else None)
+    keys = [_journal_key(file) for file in key or ()]
+    found = chain.verify(directory, keys, _head(head) if head else None)
     show(chain.as_json(found), as_json, chain.describe_problem(found, bool(head)))
     raise typer.Exit(Exit.DONE if found.ok else Exit.FAILED)
 
@@ -107,6 +119,20 @@ def journal_export(
         with named_file(target), target.open("w", encoding="utf-8") as out:
             count = journal.export_json_lines(out)
     show({"lines": count}, False, f"{count} lines in {target}")
+
+
+def _journal_key(file: Path) -> Ed25519PublicKey:
+    """A key that may sign journals.
+
+    Raises:
+        BundleError: BUNDLE_KEY it is no public key, or for something else.
+    """
+    found = read_public(file)
+    if JOURNAL not in found.purposes:
+        raise BundleError(
+            "BUNDLE_KEY", f"{file}: is for {', '.join(sorted(found.purposes))}, not for {JOURNAL}"
+        )
+    return found.key
 
 
 def _head(text: str) -> chain.Head:

@@ -78,6 +78,7 @@ ShadowTime: Any = quantity("s", 60.0, 366.0 * DAY_S)
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
 Memory: Any = quantity("byte", 256.0 * MIB, 2.0**40)
 """Of the policy's process: the inference engine alone takes most of the smallest value."""
+SignEvery: Any = quantity("s", 1.0, DAY_S)
 SegmentSize: Any = quantity("byte", MIB, 2.0**40)
 
 
@@ -502,6 +503,12 @@ class JournalSection(Section):
 
     directory: FileText
     segment: SegmentSize = Field(default=2.0**28, description="a new file is begun at this size")
+    signing_key: FileText | None = Field(
+        default=None,
+        description="private key, mode 0600, that signs the chain every so often; may be "
+        "${CREDENTIALS_DIRECTORY}/NAME; default: nothing is signed",
+    )
+    sign_every: SignEvery = Field(default=600.0, description="time between two signatures")
 
 
 def _loopback_only(listen: str, example: str) -> bool:

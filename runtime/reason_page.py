@@ -81,7 +81,7 @@ _HEAD = """\
 
 Every word by which status, panel, SCADA, metrics and journal say *why*. A code never changes its
 meaning. This page is made from the table that the runtime itself works with, by
-`steadyhand reasons --markdown`. On the machine, `steadyhand reasons OBS_STUCK` tells of one.
+`steadyhand reasons --markdown`. On the machine, `steadyhand reasons OBS_STUCK` says it of one.
 
 - **What the loop does**: nothing that trusts the controller more may drive while the code is there;
   of several codes, the most restrictive counts. In the modes off, shadow and advisory nothing is

@@ -38,7 +38,6 @@ from steadyhand.runtime.folders import make_folder
 from steadyhand.runtime.go_live import GoLive, record_name
 from steadyhand.runtime.health import Health, printable
 from steadyhand.runtime.journal import Journal
-from steadyhand.runtime.journal import Limits as JournalLimits
 from steadyhand.runtime.keepsakes import Keepsakes
 from steadyhand.runtime.loop import STAGES, Loop, Parts, Tick
 from steadyhand.runtime.metrics import Identity, Metrics
@@ -139,9 +138,10 @@ class Service:
         self.journal = Journal(
             self.loaded.path(config.journal.directory),
             self.recorder,
-            JournalLimits(segment_bytes=int(config.journal.segment)),
+            assemble.journal_limits(config),
             self.loaded.digest,
             record_name(bundle),
+            assemble.journal_signer(self.loaded),
             black_box=assemble.black_box_file(self.loaded),
         ).start()
         opened.callback(self.journal.close)

@@ -29,7 +29,8 @@ from steadyhand.runtime.bundle.manifest import stamp
 
 SIGNATURE_BYTES: Final = 80
 CONTROLLER, ROLLBACK, CONFIG, GO_LIVE = "controller", "rollback", "config", "go-live"
-PURPOSES: Final = (CONTROLLER, ROLLBACK, CONFIG, GO_LIVE)
+JOURNAL = "journal"
+PURPOSES: Final = (CONTROLLER, ROLLBACK, CONFIG, GO_LIVE, JOURNAL)
 PRIVATE_SUFFIX, PUBLIC_SUFFIX, REVOKED = ".key.pem", ".pub.pem", "revoked.txt"
 _MAX_KEY_BYTES = 16 * 1024
 
@@ -239,7 +240,15 @@ def read_private(path: Path) -> Ed25519PrivateKey:
     Raises:
         BundleError: BUNDLE_KEY wrong mode or owner, or not an Ed25519 key.
     """
-    data = _read_small(path, private=True)
+    return private_from(_read_small(path, private=True), path)
+
+
+def private_from(data: bytes, path: Path) -> Ed25519PrivateKey:
+    """Private key from the content of `path`.
+
+    Raises:
+        BundleError: BUNDLE_KEY not an Ed25519 key.
+    """
     try:
         key = serialization.load_pem_private_key(data, password=None)
     except (ValueError, TypeError, UnsupportedAlgorithm):

@@ -275,7 +275,7 @@ def test_the_sandbox_is_tight(site, capsys):
     assert "steadyhand" not in verified.stdout + verified.stderr
 
 
-@pytest.mark.parametrize("name", ["gpu", "cpu", "realtime", "encrypted-credentials"])
+@pytest.mark.parametrize("name", ["gpu", "cpu", "realtime", "encrypted-credentials", "journal-key"])
 def test_each_drop_in_is_understood(site, name):
     folder = f"/run/systemd/system/{UNIT}.service.d"
     site.box.sh(
@@ -291,6 +291,7 @@ def test_each_drop_in_is_understood(site, name):
             "cpu": ("CPUAffinity", "2-3"),
             "realtime": ("RestrictRealtime", "no"),
             "encrypted-credentials": ("LoadCredential", ""),
+            "journal-key": ("UMask", "0027"),
         }[name]
         assert shown.get(expected[0], "") == expected[1]
         if name == "gpu":

@@ -320,15 +320,19 @@ def test_export_is_strict_json_with_names(tmp_path):
 def test_signed_checkpoints_cover_the_closed_journal(tmp_path):
     key, other = Ed25519PrivateKey.generate(), Ed25519PrivateKey.generate()
     journal = write(tmp_path, 30, Limits(commit_every_s=0.002, segment_bytes=10_000), signer=key)
-    result = verify(tmp_path, key.public_key())
+    result = verify(tmp_path, [key.public_key()])
     assert result.ok, result.problems
     assert result.signed is not None
     assert result.signed.segment == journal.status.head.segment
-    refused = verify(tmp_path, other.public_key())
+    assert result.unsigned == 1, "that it was closed is told after the last signature"
+    assert abs(time.time() - (result.signed_ns or 0) / 1e9) < 60.0
+    refused = verify(tmp_path, [other.public_key()])
     assert "not signed by this key" in refused.problems[0].text
     unsigned = tmp_path / "unsigned"
     write(unsigned, 3)
-    assert "no checkpoint" in verify(unsigned, key.public_key()).problems[0].text
+    assert verify(tmp_path, [other.public_key(), key.public_key()]).ok, "one of them is enough"
+    assert verify(unsigned).unsigned == verify(unsigned).records
+    assert "no checkpoint" in verify(unsigned, [key.public_key()]).problems[0].text
 
 
 def test_events_of_any_kind_never_stop_the_writer(tmp_path):

@@ -302,8 +302,8 @@ def test_rewriting_everything_needs_the_key(journal, tmp_path):
     with Journal(forged, recorder, signer=Ed25519PrivateKey.generate()):
         record_ticks(recorder, 5)
     assert verify(forged).ok
-    assert verify(signed, key.public_key()).ok
-    assert not verify(forged, key.public_key()).ok
+    assert verify(signed, [key.public_key()]).ok
+    assert not verify(forged, [key.public_key()]).ok
 
 
 @pytest.mark.slow
