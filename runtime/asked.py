@@ -9,6 +9,7 @@ from pathlib import Path
 
 from steadyhand.controllers.errors import SteadyhandError
 from steadyhand.runtime.bundle.archive import read_file
+from steadyhand.runtime.guard import Guarded
 from steadyhand.runtime.modes import Mode
 
 _MAX_BYTES = 1024
@@ -74,7 +75,7 @@ class AskedKeeper:
         with self._lock:
             self._wish = mode
             if self._writer is None:
-                self._writer = threading.Thread(target=self._write, name="asked", daemon=True)
+                self._writer = Guarded(self._write, "asked", until=threading.Event())
                 self._writer.start()
 
     def close(self, timeout_s: float = 2.0) -> None:

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Self
 
+from steadyhand.runtime.guard import Guarded
 from steadyhand.runtime.health import printable
 
 EVERY_S = 1.0
@@ -48,7 +49,8 @@ class Notices(logging.Handler):
         self._lines: deque[str] = deque(maxlen=MOST_LINES)
         self._news = threading.Condition()
         self._closed = False
-        self._thread = threading.Thread(target=self._write, name="notices", daemon=True)
+        self._ended = threading.Event()
+        self._thread = Guarded(self._write, "notices", until=self._ended)
         self._thread.start()
 
     def say(self, text: str) -> None:
@@ -86,6 +88,7 @@ class Notices(logging.Handler):
         logging.getLogger().removeHandler(self)
         with self._news:
             self._closed = True
+            self._ended.set()
             self._news.notify()
         self._thread.join(LAST_S)
 
