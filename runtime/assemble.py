@@ -455,7 +455,11 @@ def black_box_file(loaded: Loaded) -> Path:
 def journal_limits(config: cfg.Config) -> JournalLimits:
     """How the journal spends disk and time."""
     section = config.journal
-    return JournalLimits(segment_bytes=int(section.segment), checkpoint_every_s=section.sign_every)
+    return JournalLimits(
+        segment_bytes=int(section.segment),
+        keep_bytes=inf if section.keep is None else float(section.keep),
+        checkpoint_every_s=section.sign_every,
+    )
 
 
 def journal_signer(loaded: Loaded) -> Ed25519PrivateKey | None:

@@ -40,6 +40,14 @@ class Left:
     ticks: tuple[bytes, ...]
     """Bodies of its last ticks, oldest first."""
 
+    def since(self, sequence: int) -> "Left | None":
+        """The ticks from number `sequence` on without a gap; None when there are none."""
+        found = {TICK_HEAD.unpack_from(body)[0]: body for body in self.ticks}
+        ticks: list[bytes] = []
+        while sequence + len(ticks) in found:
+            ticks.append(found[sequence + len(ticks)])
+        return Left(self.about, tuple(ticks)) if ticks else None
+
 
 class BlackBox:
     """A ring of tick records in a file. One writer, the loop thread."""
@@ -91,9 +99,15 @@ class BlackBox:
 
 
 def left_behind(file: Path, sequence: int) -> Left | None:
-    """The ticks from number `sequence` on without a gap; None when there are none.
+    """The ticks from number `sequence` on without a gap; None when there are none."""
+    left = all_left(file)
+    return None if left is None else left.since(sequence)
 
-    What cannot be read is no reason not to start: then there are none.
+
+def all_left(file: Path) -> Left | None:
+    """Every tick that is in the file; None when there is none.
+
+    What cannot be read is no reason not to start: then there is none.
     """
     try:
         data = read_file(file, max_bytes=_MAX_BYTES)
@@ -107,9 +121,6 @@ def left_behind(file: Path, sequence: int) -> Left | None:
         body = data[at + _SLOT.size : at + _SLOT.size + size]
         if TICK_HEAD.size <= size == len(body) and zlib.crc32(body) == crc:
             found[TICK_HEAD.unpack_from(body)[0]] = body
-    ticks: list[bytes] = []
-    while sequence + len(ticks) in found:
-        ticks.append(found[sequence + len(ticks)])
-    if not ticks or not isinstance(about, dict):
+    if not found or not isinstance(about, dict):
         return None
-    return Left(about, tuple(ticks))
+    return Left(about, tuple(found[number] for number in sorted(found)))

@@ -20,6 +20,7 @@ from steadyhand.controllers.errors import FileError, LinkError
 from steadyhand.controllers.frames import Fault
 from steadyhand.controllers.reasons import ReasonCode
 from steadyhand.runtime.certificates import DAY_S, WARN_DAYS, facts, state_of
+from steadyhand.runtime.guard import Guarded
 
 EVERY_S = 3600.0
 Event = Callable[[dict[str, Any]], None]
@@ -85,7 +86,7 @@ class CertificateWatch:
         self._told: dict[str, tuple[float, int]] = {}
         """By name: the end and the step that was told of it."""
         self._closing = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="certificates", daemon=True)
+        self._thread = Guarded(self._run, "certificates", until=self._closing)
 
     @property
     def ends(self) -> dict[str, float]:

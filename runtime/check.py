@@ -56,6 +56,7 @@ from steadyhand.runtime.assemble import (
 )
 from steadyhand.runtime.child import examine
 from steadyhand.runtime.config import CREDENTIALS_FOLDER, Loaded, OpcUaLink, load_config
+from steadyhand.runtime.disk_trouble import disk_trouble
 from steadyhand.runtime.folders import folder_fault
 from steadyhand.runtime.go_live import GoLive
 from steadyhand.runtime.operator_socket import socket_fault
@@ -377,7 +378,9 @@ def _places(loaded: Loaded) -> Iterator[Problem]:
     """Where the runtime writes, and what it reads beside the link's files."""
     config = loaded.config
     journal = loaded.path(config.journal.directory)
-    fault = _shared_fault(loaded, journal) or folder_fault(journal)
+    fault = _shared_fault(loaded, journal)
+    if not fault and not disk_trouble(journal):  # which is a warning
+        fault = folder_fault(journal)
     lock = journal / "lock"
     if not fault and os.path.lexists(lock) and (lock.is_symlink() or not lock.is_file()):
         fault = f"{lock} is no regular file; move it away"
@@ -392,7 +395,9 @@ def _places(loaded: Loaded) -> Iterator[Problem]:
             yield _problem(loaded, ("journal", "signing_key"), text, "CFG_FILE")
     if config.operator:
         socket = loaded.path(config.operator.socket)
-        fault = socket_fault(socket) or folder_fault(socket.parent)
+        fault = socket_fault(socket)
+        if not fault and not (disk_trouble(journal) and _on_one_disk(socket.parent, journal)):
+            fault = folder_fault(socket.parent)
         if socket.resolve() == journal.resolve():
             fault = "is the journal's directory; name a file of its own"
         if fault:
@@ -405,6 +410,25 @@ def _places(loaded: Loaded) -> Iterator[Problem]:
         if why:
             text = f"{config.metrics.token_file}: {why}"
             yield _problem(loaded, ("metrics", "token_file"), text, "CFG_FILE")
+
+
+def disk_warning(loaded: Loaded) -> str:
+    """What the disk of a journal that was here before says now; empty: it takes records."""
+    trouble = disk_trouble(loaded.path(loaded.config.journal.directory))
+    if not trouble:
+        return ""
+    driver = "the heuristic" if loaded.config.journal.required else "it"
+    return (
+        f"journal.directory: {trouble}; `run` keeps the record in memory until there is room "
+        f"(AUDIT_DEGRADED), and {driver} drives meanwhile"
+    )
+
+
+def _on_one_disk(one: Path, other: Path) -> bool:
+    try:
+        return one.stat().st_dev == other.stat().st_dev
+    except OSError:
+        return False
 
 
 def _shared_fault(loaded: Loaded, journal: Path) -> str:

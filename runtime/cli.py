@@ -57,12 +57,15 @@ def run(
 def check_command(config: ConfigFile, as_json: AsJson = False) -> None:
     """Pre-flight: name every problem of a configuration at once. Writes nothing."""
     from steadyhand.runtime.cautions import cautions
-    from steadyhand.runtime.check import check, go_live_words, started_instead
+    from steadyhand.runtime.check import check, disk_warning, go_live_words, started_instead
     from steadyhand.runtime.taken_ports import taken_ports
 
     loaded, problems = check(config)
     go_live = None if loaded is None else go_live_words(loaded)
-    warnings = [] if loaded is None else [*cautions(loaded), *taken_ports(loaded)]
+    warnings: list[str] = []
+    if loaded is not None:
+        warnings += [*cautions(loaded), *filter(None, (disk_warning(loaded),))]
+        warnings += taken_ports(loaded)
     instead = "" if loaded is None else started_instead(loaded, problems)
     data = {
         "file": str(config),

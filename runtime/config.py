@@ -80,6 +80,7 @@ Memory: Any = quantity("byte", 256.0 * MIB, 2.0**40)
 """Of the policy's process: the inference engine alone takes most of the smallest value."""
 SignEvery: Any = quantity("s", 1.0, DAY_S)
 SegmentSize: Any = quantity("byte", MIB, 2.0**40)
+KeepSize: Any = quantity("byte", MIB, 2.0**50)
 
 
 class Section(BaseModel):
@@ -509,6 +510,26 @@ class JournalSection(Section):
         "${CREDENTIALS_DIRECTORY}/NAME; default: nothing is signed",
     )
     sign_every: SignEvery = Field(default=600.0, description="time between two signatures")
+    keep: KeepSize | None = Field(
+        default=None,
+        description="beyond this the oldest files are deleted, which is recorded; beside the file "
+        "that is written; default: all are kept",
+    )
+    required: bool = Field(
+        default=False,
+        description="while records do not get to disk, the policy does not drive: the heuristic "
+        "does (AUDIT_REQUIRED); false: control goes on as it is",
+    )
+
+    @model_validator(mode="after")
+    def _keeps_one(self) -> "JournalSection":
+        if self.keep is not None and self.keep < self.segment:
+            raise refuse(
+                "CFG_BOUNDS",
+                f"keep is {self.keep:g} byte, less than one file (segment, {self.segment:g} byte): "
+                "keep more, or make segment smaller",
+            )
+        return self
 
 
 def _loopback_only(listen: str, example: str) -> bool:

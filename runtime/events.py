@@ -415,7 +415,21 @@ _ROWS: Mapping[ReasonCode, _Row] = {
         "the journal is losing records",
         "free space on the journal's disk",
     ),
+    ReasonCode.AUDIT_REQUIRED: (
+        _FALLBACK,
+        _ALARM,
+        0,
+        "records do not get to disk, and without a record the policy may not drive",
+        "free space on the journal's disk; see journal.required",
+    ),
     ReasonCode.TASK_DIED: (_HOLD, _ALARM, 0, "a part control depends on died", "restart"),
+    ReasonCode.OPERATOR_DOWN: (
+        _POLICY,
+        _WARNING,
+        0,
+        "there is no operator's socket, so the command line reaches nobody",
+        "free space on its disk; it is tried again",
+    ),
     ReasonCode.METRICS_DOWN: (_POLICY, _WARNING, 0, "the metrics are not served", _PORT),
     ReasonCode.PANEL_DOWN: (_POLICY, _WARNING, 0, "the panel is not served", _PORT),
     ReasonCode.SCADA_DOWN: (

@@ -25,6 +25,7 @@ from typing import Protocol, Self
 
 from steadyhand.controllers.errors import ConfigError
 from steadyhand.runtime.exits import words_of
+from steadyhand.runtime.guard import Guarded
 
 MAX_CONNECTIONS = 8
 DEADLINE_S = 5.0
@@ -228,7 +229,7 @@ class HttpServer:
             self._bound = self._listening()
         except OSError as error:
             self._taken(error)
-        self._thread = threading.Thread(target=self._run, name=self._section, daemon=True)
+        self._thread = Guarded(self._run, self._section, until=self._stop)
         self._thread.start()
         return self
 
@@ -272,7 +273,8 @@ class HttpServer:
                 self._counters.restarts += 1
                 self._tell("TASK_DIED", f"{self._section} server: {error!r}; started again")
                 self._stop.wait(1.0)
-        self.address = None
+            finally:
+                self.address = None
 
     def _taken(self, error: OSError) -> None:
         where = shown_address(self._listen)

@@ -3,23 +3,26 @@
 Records are hashed and written in one transaction per cycle, 30 a second at most, fully synced. The
 loop never waits: it only fills the rings. An item leaves its ring when its transaction is on disk,
 so a disk that is full, read-only or broken costs nothing until the ring wraps; then the oldest
-records are lost, counted, and the loss itself becomes a record when the disk comes back.
+records are lost, counted, and the loss itself becomes a record when the disk comes back. So it is
+from the start on: whoever holds the lock drives, and the chain is carried on once the disk allows.
 
     AUDIT_FULL, AUDIT_RO   the same segment is tried again until it takes records
     AUDIT_EIO              the segment is suspect: never retried, a new one carries the chain on
                            from the last record known to be on disk
     AUDIT_TRUNC            likewise, after something else deleted or cut the file
     AUDIT_LAG              the disk is slow: told, nothing else happens
+    AUDIT_DEFECT           a defect broke the writer: told, begun again in a new segment
     AUDIT_MISFIT           the loop handed over a tick that does not fit the record: it is missing
 """
 
+import errno
 import fcntl
 import os
 import sqlite3
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import closing, suppress
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
@@ -31,14 +34,18 @@ from steadyhand.controllers.errors import JournalError
 from steadyhand.controllers.frames import Fault
 from steadyhand.controllers.reasons import ReasonCode
 from steadyhand.runtime import chain
-from steadyhand.runtime.black_box import BlackBox, left_behind
+from steadyhand.runtime.black_box import BlackBox, Left, all_left
 from steadyhand.runtime.chain import Head, Kind
+from steadyhand.runtime.disk_trouble import TROUBLE, try_disk
+from steadyhand.runtime.guard import Guarded
+from steadyhand.runtime.purge import beyond, own_event
 from steadyhand.runtime.recorder import Event, Recorder
 from steadyhand.runtime.segment import (
     TICK_HEAD,
     Resume,
     Segment,
     make_directory,
+    next_sequence,
     resume,
 )
 
@@ -51,6 +58,7 @@ _CAUSES = {
     sqlite3.SQLITE_BUSY: "AUDIT_BUSY",
     sqlite3.SQLITE_LOCKED: "AUDIT_BUSY",
 }
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +106,7 @@ class Journal:
         signer: Ed25519PrivateKey | None = None,
         monotonic: Callable[[], float] = time.monotonic,
         black_box: Path | None = None,
+        on_head: Callable[[str], object] = lambda head: None,
     ) -> None:
         """Name the parts; touches nothing yet.
 
@@ -110,8 +119,13 @@ class Journal:
             signer: signs checkpoints; None writes none.
             monotonic: clock for ages and retries.
             black_box: file that keeps the last ticks beyond a kill; None keeps none.
+            on_head: told the head, SEGMENT:RECORDS:HASH, when a segment is begun or closed, for
+                a place that whoever writes the journal cannot write; must not wait.
         """
         self._box_file = black_box
+        self._on_head = on_head
+        self._left: Left | None = None
+        """What the run before left in its black box."""
         self.taken_over = ""
         """Who has this journal now, because its folder was taken away from us; empty: we have."""
         self.directory = directory
@@ -136,30 +150,65 @@ class Journal:
         self._lost_ticks = self._lost_events = 0
         self._opened_s = self._checkpoint_s = self._retry_at_s = self._rotate_at_s = 0.0
         self._busy_since_s = 0.0
+        self._to_purge = True
+        """Has the limit of what is kept to be looked at before the next rotation?"""
 
     def start(self) -> "Journal":
         """Take the lock, carry the chain on in a new segment, start the writer.
 
+        A disk that takes nothing now refuses no start: `report` says so at once, and the chain is
+        carried on as soon as it does.
+
         Raises:
-            JournalError: another process writes this journal, or nothing can be written here.
+            JournalError: another process writes this journal, or there is no place for its lock.
         """
         try:
-            self._take_lock()
-            end: Resume = self._rescue(resume(self.directory))
-            self._open(end.index + 1, end.previous, end.reason, end.text)
-        except (OSError, *chain.UNREADABLE) as error:
-            self._release_lock()
+            self._lock_fd = take_lock(self.directory)
+        except OSError as error:
             raise JournalError(
                 f"journal {self.directory}: {error}: check space, owner and mode"
             ) from error
-        self._recorder.sequence = end.sequence
+        if self._box_file is not None:
+            self._left = all_left(self._box_file)
+        try:
+            self._recorder.sequence = self._begin()
+        except (OSError, *chain.UNREADABLE) as error:
+            self._recorder.sequence = self._number_beyond()
+            self._fail(error, 0, 0)
         self._recorder.black_box = self._make_box()
+        self._thread = Guarded(
+            self._run,
+            "journal",
+            until=self._stop,
+            mend=self._distrust,
+            pause_s=self._limits.retry_s,
+        )
+        self._thread.start()
+        return self
+
+    def _begin(self) -> int:
+        """Carry the chain on, after what the run before had not written yet.
+
+        Returns:
+            the number of the next tick, as the disk has it.
+
+        Raises:
+            OSError, sqlite3.Error: the disk takes nothing now; nothing was begun.
+        """
+        try_disk(self.directory)  # else what cannot be written would be taken for damage
+        end = self._rescue(resume(self.directory))
+        self._open(end.index + 1, end.previous, end.reason, end.text)
+        self._left = None
         self._publish()
         if end.text == "unclean restart" or end.reason == "AUDIT_REPAIR":
             self._recorder.event({"event": "JournalResumed", "code": end.reason, "text": end.text})
-        self._thread = threading.Thread(target=self._run, name="journal", daemon=True)
-        self._thread.start()
-        return self
+        return end.sequence
+
+    def _number_beyond(self) -> int:
+        """Number of the next tick where the disk cannot be written: behind all that are known."""
+        number = next_sequence(self.directory)
+        left = None if self._left is None else self._left.since(number)
+        return number + (0 if left is None else len(left.ticks))
 
     def close(self, timeout_s: float = 5.0) -> None:
         """Write what is left, close the segment, release the lock. Idempotent."""
@@ -226,10 +275,8 @@ class Journal:
 
     def _rescue(self, end: Resume) -> Resume:
         """What the run before had not written yet, in a segment of its own under its own name."""
-        if self._box_file is None or end.reason != "start":
-            return end
-        left = left_behind(self._box_file, end.sequence)
-        if left is None:
+        left = None if self._left is None else self._left.since(end.sequence)
+        if left is None or end.reason != "start":
             return end
         count = len(left.ticks)
         about = {**left.about, "reason": "rescue", "text": f"{count} ticks from the black box"}
@@ -253,9 +300,6 @@ class Journal:
         except OSError as error:  # the record is complete without it, unless this process is killed
             self._recorder.event({"event": "NoBlackBox", "text": str(error)})
             return None
-
-    def _take_lock(self) -> None:
-        self._lock_fd = take_lock(self.directory)
 
     def _keep_lock(self) -> None:
         """Whoever takes the folder away takes our lock away with it: get that of the new folder.
@@ -335,6 +379,9 @@ class Journal:
 
     def _usable_segment(self) -> Segment:
         """The current segment, or a new one when the current one cannot be trusted any more."""
+        if self._segment is None:  # the disk took nothing at the start
+            self._keep_lock()
+            self._begin()
         segment = self._segment
         if segment is None:
             raise sqlite3.OperationalError("the journal is not started")
@@ -353,8 +400,19 @@ class Journal:
         self._suspect = ""
         self._opened_s = self._checkpoint_s = self._monotonic()
 
+    def _distrust(self, error: BaseException) -> None:
+        """A defect broke the writer: nobody knows what became of its transaction."""
+        if self._segment is not None and not self._suspect:
+            self._segment.abandon()
+            self._suspect = "AUDIT_EIO"
+        self._busy_since_s = 0.0
+        text = f"{type(error).__name__}: {error}"[:200]
+        self.status = replace(self.status, cause="AUDIT_DEFECT", text=text)
+
     def _fail(self, error: Exception, lost_ticks: int, lost_events: int) -> None:
         code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CANTOPEN) & 0xFF
+        if getattr(error, "errno", None) in _FULL:
+            code = sqlite3.SQLITE_FULL
         cause = "AUDIT_LOCK" if self.taken_over else _CAUSES.get(code, "AUDIT_EIO")
         if self._segment is not None and not self._suspect:
             if cause == "AUDIT_EIO":
@@ -397,6 +455,9 @@ class Journal:
             self._checkpoint()
         if segment is None or self._suspect or now_s < self._rotate_at_s:
             return
+        if self._to_purge:
+            self._to_purge = False
+            self._purge()
         if segment.bytes >= limits.segment_bytes:
             self._rotate("size")
         elif now_s - self._opened_s >= limits.segment_age_s:
@@ -426,6 +487,7 @@ class Journal:
         else:
             old.seal()
             self._publish()
+            self._tell_head(old.head)
             self._purge()
         finally:
             self._busy_since_s = 0.0
@@ -433,32 +495,14 @@ class Journal:
     def _purge(self) -> None:
         """Delete the oldest segments beyond the limit: first record it, then do it."""
         try:
-            doomed = self._beyond_limit()
-            if not doomed:
-                return
-            last, file = doomed[-1]
-            with closing(chain.open_readonly(file)) as connection:
-                digest = chain.last_rows(connection, 0)[-1][3].hex()
-            data = {"last_segment": last, "last_hash": digest, "count": len(doomed)}
-            if self._write([(Kind.EVENT, own_event("JournalPurge", data))]):
-                for _, path in doomed:
-                    path.unlink()
-                    for beside in chain.companions(path):
-                        beside.unlink(missing_ok=True)
+            doomed = beyond(self.directory, self._limits.keep_bytes)
+            if doomed.files and self._write([(Kind.EVENT, doomed.record())]):
+                doomed.delete()
         except (*chain.UNREADABLE, OSError, JournalError, IndexError) as error:
             self._recorder.event({"event": "PurgeFailed", "code": "PURGE_FAIL", "text": str(error)})
 
-    def _beyond_limit(self) -> list[tuple[int, Path]]:
-        segments = chain.segment_paths(self.directory)[:-1]
-        sizes = [path.stat().st_size for _, path in segments]
-        excess = sum(sizes) - self._limits.keep_bytes
-        doomed = []
-        for segment, size in zip(segments, sizes, strict=True):
-            if excess <= 0:
-                break
-            excess -= size
-            doomed.append(segment)
-        return doomed
+    def _tell_head(self, head: Head) -> None:
+        self._on_head(f"{head.segment}:{head.records}:{head.hash.hex()}")
 
     def _finish(self) -> None:
         """Last transaction, last checkpoint, and a segment that any reader can open."""
@@ -470,19 +514,25 @@ class Journal:
         self._write([(Kind.EVENT, own_event("JournalClosed", {}))])
         if self._segment is not None and not self._suspect:
             self._segment.seal()
+            self._tell_head(self._segment.head)
 
 
 def _merge(ticks: list[bytes], events: list[Event]) -> list[tuple[Kind, bytes]]:
     """Ticks and events in the order in which they were handed over."""
     stamped = [(TICK_HEAD.unpack_from(body)[1], Kind.TICK, body) for body in ticks]
-    stamped += [(item.monotonic_ns, Kind.EVENT, chain.dump_json(item)) for item in events]
+    stamped += [(item.monotonic_ns, Kind.EVENT, _event_body(item)) for item in events]
     stamped.sort(key=lambda item: item[0])
     return [(kind, body) for _, kind, body in stamped]
 
 
-def own_event(name: str, data: dict[str, Any]) -> bytes:
-    """Body of an event of the journal itself."""
-    return chain.dump_json(Event(time.monotonic_ns(), time.time_ns(), -1, name, data))
+def _event_body(event: Event) -> bytes:
+    """An event as it is written; one that cannot be is named, and keeps no other from the disk."""
+    try:
+        return chain.dump_json(event)
+    except Exception as error:  # noqa: BLE001  (whatever somebody put into it)
+        text = f"{event.event} cannot be written: {type(error).__name__}"
+        told = {"code": "AUDIT_MISFIT", "text": text}
+        return chain.dump_json(replace(event, event="EventMisfit", data=told))
 
 
 def take_lock(directory: Path) -> int:
@@ -495,7 +545,13 @@ def take_lock(directory: Path) -> int:
     """
     make_directory(directory)
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-    fd = os.open(directory / "lock", flags, 0o600)
+    try:
+        fd = os.open(directory / "lock", flags, 0o600)
+    except OSError as error:
+        if error.errno not in TROUBLE:
+            raise
+        # a disk that takes nothing still has the lock of the run before: to hold it is enough
+        fd = os.open(directory / "lock", os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -21,6 +21,7 @@ from steadyhand.controllers.reasons import ReasonCode
 from steadyhand.runtime.alarms import Shelf
 from steadyhand.runtime.bundle.archive import read_file
 from steadyhand.runtime.crash_loop import Moment
+from steadyhand.runtime.guard import Guarded
 from steadyhand.runtime.modes import Mode
 from steadyhand.runtime.overrides import Override
 
@@ -227,7 +228,7 @@ class Keeper:
         with self._lock:
             self._waiting = (kept, now_s, Moment.now())
             if self._writer is None:
-                self._writer = threading.Thread(target=self._write, name="kept", daemon=True)
+                self._writer = Guarded(self._write, "kept", until=threading.Event())
                 self._writer.start()
 
     def close(self, timeout_s: float = 2.0) -> None:

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Self
 
+from steadyhand.runtime.guard import Guarded
 from steadyhand.runtime.health import printable
 from steadyhand.runtime.priority import Priority, marked, to_journal
 
@@ -58,7 +59,8 @@ class Notices(logging.Handler):
         self._lines: deque[str] = deque(maxlen=MOST_LINES)
         self._news = threading.Condition()
         self._closed = False
-        self._thread = threading.Thread(target=self._write, name="notices", daemon=True)
+        self._ended = threading.Event()
+        self._thread = Guarded(self._write, "notices", until=self._ended)
         self._thread.start()
 
     def say(self, text: str, priority: Priority = Priority.INFO) -> None:
@@ -100,6 +102,7 @@ class Notices(logging.Handler):
         logging.getLogger().removeHandler(self)
         with self._news:
             self._closed = True
+            self._ended.set()
             self._news.notify()
         self._thread.join(LAST_S)
 

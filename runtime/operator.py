@@ -13,13 +13,20 @@ import socket
 import threading
 from collections import Counter
 from collections.abc import Mapping
+from contextlib import suppress
+from functools import partial
 from typing import Any
 
-from steadyhand.controllers.errors import RequestError
+from steadyhand.controllers.errors import ConfigError, RequestError
 from steadyhand.runtime.commands import Desk
+from steadyhand.runtime.disk_trouble import TROUBLE
+from steadyhand.runtime.guard import Guarded
 from steadyhand.runtime.operator_people import OperatorSettings, peer_of, role_of, user_name
 from steadyhand.runtime.operator_protocol import Door, Role, encode, parse_request
 from steadyhand.runtime.operator_socket import Lines, hang_up, listen
+
+RETRY_S = 5.0
+"""Between two tries to have a socket on a disk that takes none."""
 
 
 class OperatorServer:
@@ -38,22 +45,33 @@ class OperatorServer:
         self._lock = threading.Lock()
         self._closing = threading.Event()
         self._listener: socket.socket | None = None
+        self.problem = ""
+        """Why nobody can come in now, or empty."""
         self._connections: set[socket.socket] = set()
         self._threads: list[threading.Thread] = []
 
     def open(self) -> None:
-        """Listen.
+        """Listen. A disk that takes no socket now is `problem`, and tried again.
 
         Raises:
             ConfigError: the path is too long, taken by something else or another runtime, or the
                 directory or group cannot be used.
         """
-        self._listener = listen(self._settings.path, self._settings.group_id)
-        thread = threading.Thread(
-            target=self._accept, args=(self._listener,), name="operator", daemon=True
-        )
+        self._listen()
+        thread = Guarded(self._accept, "operator", until=self._closing)
         self._threads.append(thread)
         thread.start()
+
+    def _listen(self) -> None:
+        try:
+            self._listener = listen(self._settings.path, self._settings.group_id)
+        except (ConfigError, OSError) as error:
+            cause = error.__cause__ if isinstance(error, ConfigError) else error
+            if not isinstance(cause, OSError) or cause.errno not in TROUBLE:
+                raise
+            self.problem = f"{self._settings.path}: {cause.strerror}"
+        else:
+            self.problem = ""
 
     def close(self) -> None:
         """Stop listening, hang up on everybody, remove the socket. Idempotent."""
@@ -62,7 +80,8 @@ class OperatorServer:
             return
         hang_up(self._listener)
         self._listener = None
-        self._settings.path.unlink(missing_ok=True)
+        with suppress(OSError):  # a disk that takes nothing: the next start removes it
+            self._settings.path.unlink(missing_ok=True)
         with self._lock:
             for connection in self._connections:
                 hang_up(connection)
@@ -70,8 +89,13 @@ class OperatorServer:
         for thread in self._threads:
             thread.join(timeout=1.0)
 
-    def _accept(self, listener: socket.socket) -> None:
+    def _accept(self) -> None:
         while not self._closing.is_set():
+            listener = self._listener
+            if listener is None:
+                if not self._closing.wait(RETRY_S):
+                    self._listen()
+                continue
             try:
                 connection, _ = listener.accept()
             except OSError:
@@ -86,9 +110,7 @@ class OperatorServer:
                 self._send(connection, _refusal(None, error))
                 connection.close()
                 continue
-            thread = threading.Thread(
-                target=self._serve, args=(connection, uid, role), name="operator-peer", daemon=True
-            )
+            thread = Guarded(partial(self._serve, connection, uid, role), "operator-peer")
             with self._lock:
                 self._connections.add(connection)
                 self._users[uid] += 1

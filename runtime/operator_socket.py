@@ -78,7 +78,7 @@ def listen(path: Path, group_id: int | None) -> socket.socket:
     except OSError as error:
         listener.close()
         group = "" if group_id is None else f" for group {_group_name(group_id)}"
-        raise ConfigError(f"operator socket {path}{group}: {error.strerror}") from None
+        raise ConfigError(f"operator socket {path}{group}: {error.strerror}") from error
     return listener
 
 

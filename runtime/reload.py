@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from steadyhand.controllers.reasons import ReasonCode
+from steadyhand.runtime.guard import Guarded
 
 CHECK_S = 120.0
 """Longest a look at the configuration may take."""
@@ -44,7 +45,7 @@ class Reload:
         if not self._asked.is_set() or (self._thread is not None and self._thread.is_alive()):
             return
         self._asked.clear()
-        self._thread = threading.Thread(target=self._look, name="reload", daemon=True)
+        self._thread = Guarded(self._look, "reload")
         self._thread.start()
 
     def _look(self) -> None:

@@ -310,18 +310,38 @@ def _broken_tail(index: int, rows: list[tuple[int, int, bytes, bytes]]) -> str:
     return ""
 
 
-def _next_sequence(files: list[Path]) -> int:
-    """One more than the last tick on disk."""
+def next_sequence(directory: Path) -> int:
+    """Number of the next tick, from a disk that takes nothing.
+
+    A segment that was left open may not be readable there. Then numbers go on so far beyond the
+    one before that none of them can be in it: what must not be is a number twice.
+    """
+    with suppress(JournalError, OSError):
+        return _next_sequence([file for _, file in chain.segment_paths(directory)], beyond=True)
+    return 0
+
+
+def _next_sequence(files: list[Path], beyond: bool = False) -> int:
+    """One more than the last tick on disk.
+
+    Args:
+        files: segments, the newest last.
+        beyond: count what a segment that cannot be read could hold.
+    """
+    hidden = 0
     for file in reversed(files):
-        with suppress(*chain.UNREADABLE, struct.error, JournalError, TypeError):
+        try:
             with closing(chain.open_readonly(file)) as connection:
                 row = connection.execute(
                     "SELECT body FROM record WHERE kind = ? ORDER BY n DESC LIMIT 1",
                     (int(Kind.TICK),),
                 ).fetchone()
             if row is not None:
-                return int(TICK_HEAD.unpack_from(row[0])[0]) + 1
-    return 0
+                return int(TICK_HEAD.unpack_from(row[0])[0]) + 1 + hidden
+        except (*chain.UNREADABLE, struct.error, JournalError, TypeError):
+            if beyond:
+                hidden += chain.must_be_file(file) // _ROW_OVERHEAD
+    return hidden
 
 
 def make_directory(directory: Path) -> None:

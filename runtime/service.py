@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,6 +37,7 @@ from steadyhand.runtime.exits import words_of
 from steadyhand.runtime.flood import Flood
 from steadyhand.runtime.folders import make_folder
 from steadyhand.runtime.go_live import GoLive, record_name
+from steadyhand.runtime.guard import Death, Guarded, deaths
 from steadyhand.runtime.health import Health, printable
 from steadyhand.runtime.journal import Journal
 from steadyhand.runtime.keepsakes import Keepsakes
@@ -135,22 +137,7 @@ class Service:
             assemble.make_layout(parts, gate.names, STAGES), self.loaded.digest, record_name(bundle)
         )
         make_folder(assemble.state_folder(self.loaded))
-        self.journal = Journal(
-            self.loaded.path(config.journal.directory),
-            self.recorder,
-            assemble.journal_limits(config),
-            self.loaded.digest,
-            record_name(bundle),
-            assemble.journal_signer(self.loaded),
-            black_box=assemble.black_box_file(self.loaded),
-        ).start()
-        opened.callback(self.journal.close)
-        if self.recorder.black_box is None:
-            file = assemble.black_box_file(self.loaded)
-            self.notices.say(
-                f"steadyhand: no room for {file}: a kill would lose the last records",
-                Priority.WARNING,
-            )
+        self._start_journal()
         self.keepsakes = Keepsakes(
             assemble.state_folder(self.loaded), config.clock.time_scale, self.recorder.event
         )
@@ -204,6 +191,7 @@ class Service:
             recorder=self.recorder,
             metrics=self.metrics,
             health=self.health,
+            beside=self._unrecorded,
         )
         clock = assemble.make_clock(config, self.link, idle)
         handshake = assemble.make_handshake(config, parts)
@@ -216,6 +204,41 @@ class Service:
         if self.alarm:
             self.recorder.event({"event": "BundleRefused", "text": self.alarm})
         self._tell_crashes()
+
+    def _start_journal(self) -> None:
+        """Have the one lock of this plant; from here on there is a record, on disk or in memory."""
+        self.journal = Journal(
+            self.loaded.path(self.config.journal.directory),
+            self.recorder,
+            assemble.journal_limits(self.config),
+            self.loaded.digest,
+            record_name(self.first.bundle),
+            assemble.journal_signer(self.loaded),
+            black_box=assemble.black_box_file(self.loaded),
+            on_head=lambda head: self.notices.say(f"steadyhand: journal head {head}"),
+        ).start()
+        self._open.callback(self.journal.close)
+        self._open.callback(deaths.listen(self._tell_death).close)
+        if audit := self.journal.fault():
+            text = f"steadyhand: nothing is recorded on disk now: {audit.text}"
+            self.notices.say(text, Priority.ERROR)
+        if self.recorder.black_box is None:
+            file = assemble.black_box_file(self.loaded)
+            text = f"steadyhand: no room for {file}: a kill would lose the last records"
+            self.notices.say(text, Priority.WARNING)
+
+    def _unrecorded(self) -> tuple[Fault, ...]:
+        """Why the policy may not drive for want of a record, where the configuration says so."""
+        report = self.journal.report
+        if not (self.config.journal.required and report.cause):
+            return ()
+        return (Fault(ReasonCode.AUDIT_REQUIRED, text=f"{report.cause}: {report.text}"),)
+
+    def _tell_death(self, death: Death) -> None:
+        """A thread of ours died; in that thread."""
+        code = str(ReasonCode.TASK_DIED)
+        self.recorder.event({"event": "TaskDied", "code": code, "text": death.text})
+        self.notices.say(f"steadyhand: {code}: {death.text}\n{death.trace}", Priority.ERROR)
 
     def _tell_crashes(self) -> None:
         """How the run before ended, where that was not in order."""
@@ -342,7 +365,8 @@ class Service:
     def _tell_closed(self, section: str, why: str) -> None:
         """Control comes first: a port that is taken keeps no plant waiting, whoever started it."""
         if why:
-            self.notices.say(f"steadyhand: {section}: {why}; the loop goes on, it is tried again")
+            text = f"steadyhand: {section}: {why}; the loop goes on, it is tried again"
+            self.notices.say(text, Priority.WARNING)
 
     def _open_operator(self) -> None:
         self.operator: OperatorServer | None = None
@@ -359,8 +383,9 @@ class Service:
             path, assemble.group_id(section.group), assemble.people(section)
         )
         self.operator = OperatorServer(settings, self.desk)
-        self.operator.open()
         self._open.callback(self.operator.close)
+        self.operator.open()
+        self._tell_closed("operator", self.operator.problem)
 
     def _open_panel(self) -> None:
         self.panel: Panel | None = None
@@ -432,6 +457,9 @@ class Service:
 
     def _own_faults(self) -> Iterator[Fault]:
         """What is wrong beside the loop: told, and nobody drives otherwise for it."""
+        yield from deaths.faults()
+        if self.operator is not None and self.operator.problem:
+            yield Fault(ReasonCode.OPERATOR_DOWN, text=self.operator.problem)
         if self.metrics_server is not None and self.metrics_server.problem:
             yield Fault(ReasonCode.METRICS_DOWN, text=self.metrics_server.problem)
         if self.panel is not None and self.panel.server.problem:
@@ -506,7 +534,7 @@ class Service:
         """The bundle has answered in service: from now on no older one is taken unasked."""
         self._unproven = None
         # the disk may be slow, and the loop does not wait for it
-        threading.Thread(target=self._keep, args=(bundle,), name="installed", daemon=True).start()
+        Guarded(partial(self._keep, bundle), "installed").start()
 
     def _keep(self, bundle: Bundle) -> None:
         try:
@@ -665,7 +693,7 @@ class Service:
         if not self.crashes.bars:
             return []
         # the disk may be slow, and the loop does not wait for it
-        threading.Thread(target=self.crashes.acknowledge, name="crashes", daemon=True).start()
+        Guarded(self.crashes.acknowledge, "crashes").start()
         if isinstance(self.policy.policy, NoPolicy):
             why = "acknowledged; the next restart loads the policy"
             self.alarm = why
@@ -732,10 +760,7 @@ class Service:
             code = str(getattr(error, "code", "SWAP_REFUSED"))
             self._tell_swap("refused", code, str(error).removeprefix(f"{code}: "))
             return
-        note = threading.Thread(
-            target=self.crashes.use, args=(counted(bundle),), name="crashes", daemon=True
-        )
-        note.start()
+        Guarded(partial(self.crashes.use, counted(bundle)), "crashes").start()
         old = self.policy.swap(made.policy, bundle.label)
         self.loop.parts = replace(self.loop.parts, gate=gate)
         self._unproven = self.bundle = bundle

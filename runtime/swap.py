@@ -8,6 +8,7 @@ from steadyhand.runtime import assemble
 from steadyhand.runtime.assemble import PlantParts
 from steadyhand.runtime.bundle.signature import TrustStore
 from steadyhand.runtime.config import Loaded
+from steadyhand.runtime.guard import Guarded
 from steadyhand.runtime.slot import Closable
 from steadyhand.runtime.start import First, Trial
 
@@ -36,7 +37,7 @@ class Swap:
         self._trial: Trial | None = None
         self._made: First | None = None
         self._error: SteadyhandError | None = None
-        self._thread = threading.Thread(target=self._prepare, name="swap", daemon=True)
+        self._thread = Guarded(self._prepare, "swap")
         self._thread.start()
 
     @property

@@ -29,6 +29,7 @@ from steadyhand.controllers.frames import Fault, Observation, Proposal, Proposal
 from steadyhand.controllers.policies.answer import SCALARS, SQUARE_LIMIT, AnswerCheck
 from steadyhand.controllers.reasons import ReasonCode
 from steadyhand.runtime.child import ChildLimits, PolicyChild, describe_exit
+from steadyhand.runtime.guard import Guarded
 from steadyhand.runtime.policy_child import (
     ANSWERED,
     FAILED,
@@ -149,9 +150,7 @@ class PolicyProcess:
         self._closed = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         """Readable for ever once it is closing."""
         self._first_start: Future[dict[str, Any]] = Future()
-        self._supervisor = threading.Thread(
-            target=self._supervise, name=f"policy-supervisor {spec.label}", daemon=True
-        )
+        self._supervisor = Guarded(self._supervise, f"policy-supervisor {spec.label}", lasting=True)
         self._supervisor.start()
         if wait:
             self.wait_examined()

@@ -172,7 +172,7 @@ class Worker:
                     runner.run(self._main())
             except asyncio.CancelledError:
                 continue  # only `stop` cancels
-            except Exception as error:  # noqa: BLE001  a bug of ours must not end the link silently
+            except BaseException as error:  # noqa: BLE001  nothing may end the link silently
                 text = f"the link's thread failed and starts over: {type(error).__name__}: {error}"
                 _log.exception("the link's thread failed")
                 died = Fault(ReasonCode.TASK_DIED, text=text)

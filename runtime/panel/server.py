@@ -23,6 +23,7 @@ from typing import Any
 
 from steadyhand.controllers.errors import ConfigError, RequestError
 from steadyhand.runtime.commands import Desk
+from steadyhand.runtime.guard import Guarded
 from steadyhand.runtime.http_server import (
     HttpServer,
     Request,
@@ -178,7 +179,7 @@ class Panel:
         self._room = threading.BoundedSemaphore(IN_HAND)
         self._closing = threading.Event()
         self._sampled = recorder.ticks.head
-        self._sampler = threading.Thread(target=self._sample, name="panel-trends", daemon=True)
+        self._sampler = Guarded(self._sample, "panel-trends", until=self._closing)
         self.refused = 0
         self.restarts = 0
         self.server = HttpServer(

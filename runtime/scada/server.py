@@ -26,6 +26,7 @@ from steadyhand.controllers.reasons import ReasonCode
 from steadyhand.runtime.bundle.load import Bundle
 from steadyhand.runtime.commands import Desk
 from steadyhand.runtime.exits import words_of
+from steadyhand.runtime.guard import Guarded
 from steadyhand.runtime.health import printable
 from steadyhand.runtime.http_server import listening_socket, shown_address
 from steadyhand.runtime.operator_people import Bucket
@@ -137,7 +138,7 @@ class ScadaServer:
         `failed` says at once why it could not bind; then it is tried again and again.
         """
         self._bind()
-        self._thread = threading.Thread(target=self._run, name="scada", daemon=True)
+        self._thread = Guarded(self._run, "scada", until=self._stopping)
         self._thread.start()
 
     def _bind(self) -> bool:

@@ -150,6 +150,8 @@ def _steps(text: str, folder: str) -> Iterator[Step]:
                 yield Step(Act.WRITE, path, data=data, at=int(numbers[-1]))
             case "ftruncate":
                 yield Step(Act.SIZE, path, at=int(numbers[-1]))
+            case "fallocate":  # of a new file: nothing is longer than it makes it
+                yield Step(Act.SIZE, path, at=int(numbers[-2]) + int(numbers[-1]))
             case "fsync" | "fdatasync":
                 yield Step(Act.SYNC, path)
             case "rename":

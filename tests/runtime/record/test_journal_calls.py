@@ -64,6 +64,11 @@ def check(directory: Path, told: Told, for_ever: bool) -> str:
     if "refused" in said:
         assert "check space, owner and mode" in said["refused"]
         outcome = "refused"
+    elif said["head"][0] == 0:  # nothing could be written from the start on: told, and run without
+        assert for_ever, said
+        assert said["cause"] in DECLARED, said
+        assert (said["ticks"], said["lost"]) == (0, 0)
+        outcome = "degraded"
     else:
         segment, records, digest = said["head"]
         found = verify(directory, expected=Head(segment, records, bytes.fromhex(digest)))

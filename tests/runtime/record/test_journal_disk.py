@@ -14,8 +14,10 @@ from pathlib import Path
 
 import pytest
 
+from steadyhand.controllers.errors import JournalError
 from steadyhand.controllers.reasons import ReasonCode
 from steadyhand.runtime import segment
+from steadyhand.runtime.black_box import BlackBox
 from steadyhand.runtime.chain import verify
 from steadyhand.runtime.journal import Journal, Limits
 from steadyhand.runtime.reader import JournalReader
@@ -56,10 +58,7 @@ def test_full_disk_then_space(small_disk):
     with Journal(small_disk / "j", recorder, QUICK) as journal:
         record_ticks(recorder, 20)
         eventually(lambda: journal.status.ticks == 20)
-        ballast = small_disk / "ballast"
-        with pytest.raises(OSError, match="No space"), ballast.open("wb", buffering=0) as handle:
-            while True:
-                handle.write(bytes(4096))
+        ballast = fill(small_disk)
         record_ticks(recorder, 300)
         eventually(lambda: journal.status.cause != "")
         assert journal.status.cause == "AUDIT_FULL"
@@ -88,6 +87,128 @@ def test_full_disk_then_space(small_disk):
                      ("JournalRecovered", "AUDIT_FULL")]:  # fmt: skip
         assert expected in told, told
     assert sum(e.data["ticks"] for e in reader.events() if e.event == "JournalLost") == lost
+
+
+def fill(folder: Path) -> Path:
+    """Not one byte more fits on the disk of `folder`; returns the file that took them."""
+    ballast = folder / "ballast"
+    with pytest.raises(OSError, match="No space"), ballast.open("wb", buffering=0) as handle:
+        while True:
+            handle.write(bytes(4096))
+    return ballast
+
+
+def remount(mount: Path, how: str) -> None:
+    subprocess.run(["mount", "-o", f"remount,{how}", str(mount)], check=True)
+
+
+def left_open(folder: Path, ticks: int) -> None:
+    """A run of `ticks` ticks that is killed: its segment stays as it is, with its WAL."""
+    code = textwrap.dedent("""
+        import os, pathlib, sys, time
+        from steadyhand.runtime.journal import Journal, Limits
+        from tests.support.records import fresh_recorder, record_ticks
+        recorder = fresh_recorder()
+        journal = Journal(pathlib.Path(sys.argv[1]), recorder, Limits(commit_every_s=0.005)).start()
+        record_ticks(recorder, int(sys.argv[2]))
+        while journal.status.ticks < int(sys.argv[2]):
+            time.sleep(0.005)
+        os._exit(9)
+    """)
+    done = subprocess.run([sys.executable, "-c", code, str(folder), str(ticks)], check=False)
+    assert done.returncode == 9
+
+
+@pytest.mark.parametrize("before", ["closed", "killed"])
+@pytest.mark.parametrize("trouble", ["full", "read-only"])
+def test_a_start_on_a_disk_that_takes_nothing(small_disk, trouble, before):
+    """It starts, tells, numbers go on, and everything stands in the journal once there is room."""
+    folder = small_disk / "j"
+    if before == "killed":
+        left_open(folder, 30)
+    else:
+        recorder = fresh_recorder()
+        with Journal(folder, recorder, QUICK):
+            record_ticks(recorder, 30)
+    if trouble == "full":
+        ballast = fill(small_disk)
+    else:
+        remount(small_disk, "ro")
+    recorder = fresh_recorder(ticks=500)
+    with Journal(folder, recorder, QUICK) as journal:
+        fault = journal.fault()
+        assert fault is not None, "known before the first tick"
+        assert fault.code is ReasonCode.AUDIT_DEGRADED
+        cause = "AUDIT_FULL" if trouble == "full" else "AUDIT_RO"
+        assert fault.text.startswith(cause)
+        assert recorder.sequence == 30, "numbers go on where the run before ended"
+        with pytest.raises(JournalError, match="one writer only"):
+            Journal(folder, fresh_recorder(), QUICK).start()
+        record_ticks(recorder, 40)
+        time.sleep(0.1)
+        assert journal.status.ticks == 0
+        if trouble == "full":
+            ballast.unlink()
+        else:
+            remount(small_disk, "rw")
+        eventually(lambda: journal.status.ticks == 40)
+        assert journal.fault() is None
+    result = verify(folder, expected=journal.status.head)
+    assert result.ok, result.problems
+    assert [tick.sequence for tick in JournalReader(folder).ticks()] == list(range(70))
+    told = events(folder)
+    assert ("JournalDegraded", cause) in told
+    assert ("JournalRecovered", cause) in told
+    assert ("JournalLost", cause) not in told
+
+
+def test_a_start_on_a_read_only_disk_without_the_index_of_its_wal(small_disk):
+    """As a power cut leaves it: what stands in the WAL cannot be read, no number comes twice."""
+    folder = small_disk / "j"
+    left_open(folder, 30)
+    for index in folder.glob("*-shm"):
+        index.unlink()
+    remount(small_disk, "ro")
+    recorder = fresh_recorder()
+    with Journal(folder, recorder, QUICK) as journal:
+        first = recorder.sequence
+        assert first >= 30
+        record_ticks(recorder, 5)
+        remount(small_disk, "rw")
+        eventually(lambda: journal.status.ticks == 5)
+    assert verify(folder, expected=journal.status.head).ok
+    numbers = [tick.sequence for tick in JournalReader(folder).ticks()]
+    assert numbers == [*range(30), *range(first, first + 5)]
+
+
+def test_what_a_kill_left_is_carried_over_once_there_is_room(small_disk, tmp_path):
+    """The new run has a black box of its own by then, in the same place."""
+    folder, box = small_disk / "j", tmp_path / "box"
+    first = fresh_recorder()
+    with Journal(folder, first, QUICK, black_box=box):
+        record_ticks(first, 10)
+    killed = BlackBox(box, {"layout": first.layout.schema(), "run": "killed"})
+    first.black_box = killed
+    record_ticks(first, 6)  # numbers 10 to 15: nobody writes them any more
+    ballast = fill(small_disk)
+    recorder = fresh_recorder()
+    with Journal(folder, recorder, QUICK, black_box=box) as journal:
+        assert recorder.sequence == 16
+        record_ticks(recorder, 4)
+        ballast.unlink()
+        eventually(lambda: journal.status.ticks == 4)
+    result = verify(folder, expected=journal.status.head)
+    assert result.ok, result.problems
+    assert [tick.sequence for tick in JournalReader(folder).ticks()] == list(range(20))
+    assert not box.exists()
+
+
+def test_without_a_lock_from_before_a_full_disk_refuses(small_disk):
+    """Two runtimes could not tell of each other: whoever sets a plant up is there and sees it."""
+    (small_disk / "j").mkdir()
+    remount(small_disk, "ro")
+    with pytest.raises(JournalError, match="check space, owner and mode"):
+        Journal(small_disk / "j", fresh_recorder(), QUICK).start()
 
 
 def test_no_inodes_left_for_the_next_segment(tmp_path):

@@ -9,6 +9,7 @@ from dataclasses import replace
 from math import nan
 
 import numpy as np
+import pytest
 from asyncua import Client, ua
 
 from steadyhand.controllers.errors import RequestError
