@@ -11,6 +11,7 @@ from steadyhand.runtime.config import Loaded, OpcUaLink
 from steadyhand.runtime.config import Panel as PanelSection
 from steadyhand.runtime.journal import Status
 from steadyhand.runtime.panel.access import read_people
+from steadyhand.runtime.panel.past import Past
 from steadyhand.runtime.panel.server import Panel
 from steadyhand.runtime.panel.trends import Trends
 from steadyhand.runtime.panel.view import About, BundleFacts, View
@@ -49,7 +50,12 @@ def make_panel(
         commands=bool(people),
     )
     view = View(about, recorder, trends, journal, lambda: _facts(bundle()))
-    return Panel(about, view, trends, recorder, desk, people, section.listen, tuple(section.hosts))
+    past = Past(
+        loaded.path(config.journal.directory), layout, config.period / config.clock.time_scale
+    )
+    return Panel(
+        about, view, trends, recorder, desk, people, section.listen, tuple(section.hosts), past
+    )
 
 
 def _facts(bundle: Bundle | None) -> BundleFacts | None:

@@ -21,7 +21,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from ipaddress import ip_address
 from typing import Any
 
-from steadyhand.controllers.errors import ConfigError, RequestError
+from steadyhand.controllers.errors import ConfigError, JournalError, RequestError
 from steadyhand.runtime.commands import Desk
 from steadyhand.runtime.guard import Guarded
 from steadyhand.runtime.http_server import (
@@ -38,6 +38,7 @@ from steadyhand.runtime.operator_protocol import Door, Role, encode, parse_reque
 from steadyhand.runtime.operator_protocol import Request as Command
 from steadyhand.runtime.panel.access import Access
 from steadyhand.runtime.panel.pages import read_pages
+from steadyhand.runtime.panel.past import Past
 from steadyhand.runtime.panel.trends import Trends
 from steadyhand.runtime.panel.view import About, Told, View, plant_view
 from steadyhand.runtime.recorder import Recorder
@@ -143,6 +144,7 @@ class Panel:
         people: Mapping[str, bytes],
         listen: str = "127.0.0.1:9465",
         hosts: tuple[str, ...] = (),
+        past: Past | None = None,
     ) -> None:
         """Open nothing yet.
 
@@ -155,6 +157,7 @@ class Panel:
             people: token by name; empty: nobody gives commands here.
             listen: address and port on this machine; port 0 takes a free one.
             hosts: further names by which browsers may reach us.
+            past: records of earlier runs for the trends; None: they begin with this one.
 
         Raises:
             ConfigError: the address is none, or can be reached from outside.
@@ -179,6 +182,7 @@ class Panel:
         self._room = threading.BoundedSemaphore(IN_HAND)
         self._closing = threading.Event()
         self._sampled = recorder.ticks.head
+        self._past, self._first = past, recorder.sequence
         self._sampler = Guarded(self._sample, "panel-trends", until=self._closing)
         self.refused = 0
         self.restarts = 0
@@ -220,6 +224,7 @@ class Panel:
 
     def _sample(self) -> None:
         """Until the end; whatever breaks is told once, and trends go on with the next record."""
+        self._remember()
         while not self._closing.wait(SAMPLE_EVERY_S):
             try:
                 self.sample()
@@ -230,6 +235,19 @@ class Panel:
                     self._recorder.event(
                         {"event": "PanelProblem", "code": "TASK_DIED", "text": text}
                     )
+
+    def _remember(self) -> None:
+        """What was before this run, from the journal."""
+        if self._past is None:
+            return
+        try:
+            for portion in self._past.portions(self._first):
+                self._trends.take(portion)
+                if self._closing.is_set():
+                    return
+        except (JournalError, OSError) as error:
+            text = f"trends begin with this run, the journal cannot be read: {error}"
+            self._recorder.event({"event": "PanelProblem", "text": text})
 
     def sample(self) -> None:
         """Bring the trends up to date."""

@@ -1,7 +1,8 @@
 """Trends: one row of numbers a second, for an hour, in memory of fixed size.
 
-The rows are taken from the records that wait for the journal, by a thread of our own, so the loop
-does not know of them. A row is kept once a second at most, and for every change of driver.
+The rows are taken from the records that wait for the journal, and at the start from the journal
+itself, by a thread of our own, so the loop does not know of them. A row is
+kept once a second at most, and for every change of driver.
 """
 
 import threading

@@ -39,7 +39,8 @@ LOOK_EVERY_S = 0.1
 WAIT_FOR_TICK_S = 2.0
 """So long the loop may take to its first tick before the server starts without one."""
 RESTART_FIRST_S, RESTART_CAP_S = 1.0, 60.0
-JOIN_S = 2.0
+JOIN_S = 4.0
+"""Longest wait for the end of the thread: clients hear of it first."""
 SWITCH_S = 5e-4
 """A thread that wants the interpreter gets it after so long; the default is ten times that, and a
 tick asks for it several times while this thread may be at work for a busy client."""
@@ -242,7 +243,7 @@ class ScadaServer:
         finally:
             self.callers.shutdown(wait=False, cancel_futures=True)
             with suppress(TimeoutError):
-                await asyncio.wait_for(serving.stop(), JOIN_S / 2)
+                await asyncio.wait_for(serving.stop(), JOIN_S - 1.0)
 
 
 def certificate_expires(path: Path | None) -> datetime | None:

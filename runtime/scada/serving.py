@@ -38,6 +38,8 @@ from steadyhand.runtime.scada.space import Reading, Space
 if TYPE_CHECKING:
     from steadyhand.runtime.scada.server import ScadaServer
 
+LEAVE_S = 2
+"""So long clients are told that we stop before we do; many subscriptions publish once a second."""
 SWEEP_AFTER = 50
 """Connections that ended; some ten milliseconds of work."""
 _COMMAND_TEXTS = ("Actor", "Command", "Code", "Text")
@@ -114,9 +116,11 @@ class Serving:
         await server.start()
 
     async def stop(self) -> None:
-        """Say so, and hang up on everybody."""
+        """Say so, leave clients the time to hear it, and hang up on everybody."""
         await self._say(STOPPING, "the runtime stops")
-        await self._set(ua.ObjectIds.Server_ServerStatus_State, ua.ServerState.Shutdown, "Int32")
+        if self._server.iserver._external_sessions:
+            await self._announce(LEAVE_S, "the runtime stops; the plant has its own control")
+            await asyncio.sleep(LEAVE_S)
         await self._server.stop()
         self._listening.close()
 
@@ -192,6 +196,22 @@ class Serving:
             shown |= {f"LastCommand.{name}": Reading("") for name in _COMMAND_TEXTS}
         await self._space.show(shown, datetime.now(UTC))
         await self._serve_level(level)
+
+    async def _announce(self, left_s: int, why: str) -> None:
+        """The server's own status, whole and in parts: when it will be gone, and why."""
+        ids, kinds = ua.ObjectIds, ua.VariantType
+        reason = ua.LocalizedText(why)
+        node = self._server.get_node(ua.NodeId(ids.Server_ServerStatus))
+        status = await node.read_value()
+        status.State, status.SecondsTillShutdown = ua.ServerState.Shutdown, left_s
+        status.ShutdownReason = reason
+        await node.write_value(status)
+        for number, value, kind in (
+            (ids.Server_ServerStatus_SecondsTillShutdown, left_s, kinds.UInt32),
+            (ids.Server_ServerStatus_ShutdownReason, reason, kinds.LocalizedText),
+            (ids.Server_ServerStatus_State, ua.ServerState.Shutdown, kinds.Int32),
+        ):
+            await self._server.get_node(ua.NodeId(number)).write_value(ua.Variant(value, kind))
 
     async def _serve_level(self, level: int) -> None:
         if level != self._level:

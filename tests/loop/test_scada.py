@@ -423,6 +423,99 @@ def test_an_output_that_the_plant_keeps_is_shown_as_its_own(running):
     running.rig.wait_in_control()
 
 
+# -- what is latched
+
+
+def test_a_latch_is_acknowledged_from_the_event_that_told_of_it(running):
+    """Refused writes latch; whoever heard of it acknowledges, and the policy drives again."""
+    running.rig.wait_in_control()
+    side, code = running.rig.plant.side, "WRITE_DENIED"
+
+    async def go():
+        heard = []
+
+        class Handler:
+            def event_notification(self, event):
+                heard.append(event)
+
+        async def wait_for(active, acked):
+            """The newest event of our alarm, once it says so."""
+            async with asyncio.timeout(60):
+                while True:
+                    ours = [event for event in heard if event.ConditionName == code]
+                    states = ("ActiveState/Id", "AckedState/Id")
+                    if ours and [getattr(ours[-1], name) for name in states] == [active, acked]:
+                        return ours[-1]
+                    await asyncio.sleep(0.05)
+
+        async with running.client() as client:
+            subscription = await client.client.create_subscription(100, Handler())
+            await subscription.subscribe_alarms_and_conditions(
+                evtypes=ua.ObjectIds.AlarmConditionType
+            )
+            side.call("refuse", signal=OUTPUT, status="BadUserAccessDenied")
+            await client.until(f"Alarms.Flags.{code}", True, 60.0)
+            side.call("refuse", signal=OUTPUT, status=None)
+            told = await wait_for(active=False, acked=False)
+            request = ua.CallMethodRequest()
+            request.ObjectId = client.id(f"Condition.{code}")
+            request.MethodId = ua.NodeId(ua.ObjectIds.AcknowledgeableConditionType_Acknowledge)
+            request.InputArguments = [
+                ua.Variant(told.EventId, ua.VariantType.ByteString),
+                ua.Variant(ua.LocalizedText("rights are given again")),
+            ]
+            (answer,) = await client.client.uaclient.call([request])
+            last = await wait_for(active=False, acked=True)
+            await client.until(f"Alarms.Flags.{code}", False)
+            return told, answer.StatusCode.name, last
+
+    try:
+        told, answer, last = asyncio.run(go())
+    finally:
+        side.call("refuse", signal=OUTPUT, status=None)
+    assert (told.Severity, told.Retain, told.SourceName) == (700, True, "north-building")
+    assert answer == "Good"
+    assert (last.ClientUserId, last.Comment.Text) == ("scada:ann", "rights are given again")
+    assert last.Retain is False
+    assert running.rig.ask()["latched"] == []
+    running.rig.wait_in_control()
+    acked = [one for one in running.events("Event") if one.get("code") == "ACK"]
+    assert acked[-1]["actor"] == "scada:ann" and code in acked[-1]["text"]
+
+
+async def state_of(client, code):
+    """State of an alarm in the list, read in one image."""
+    nodes = [client.client.get_node(client.id(f"Alarms.{name}")) for name in ("Codes", "States")]
+    codes, states = await client.client.read_values(nodes)
+    return dict(zip(codes, states, strict=True)).get(code)
+
+
+def test_a_latch_is_acknowledged_by_the_method_of_the_list(running):
+    running.rig.wait_in_control()
+    side = running.rig.plant.side
+
+    async def go():
+        async with running.client() as client:
+            side.call("refuse", signal=OUTPUT, status="BadUserAccessDenied")
+            await client.until("Alarms.Flags.WRITE_DENIED", True, 60.0)
+            side.call("refuse", signal=OUTPUT, status=None)
+            async with asyncio.timeout(60):
+                while await state_of(client, "WRITE_DENIED") != "latched":
+                    await asyncio.sleep(0.05)
+            other = await client.call("Alarms.Acknowledge", "SERVER_ID")
+            taken = await client.call("Alarms.Acknowledge", "WRITE_DENIED")
+            await client.until("Alarms.Unacknowledged", 0)
+            return other, taken
+
+    try:
+        other, taken = asyncio.run(go())
+    finally:
+        side.call("refuse", signal=OUTPUT, status=None)
+    assert other[:2] == ("BadInvalidState", "ACK_DENIED")
+    assert taken == ("Good", "OK", "acknowledged WRITE_DENIED")
+    running.rig.wait_in_control()
+
+
 # -- how much
 
 
@@ -647,13 +740,20 @@ def test_a_client_that_never_reads_is_cut_off_and_the_loop_does_not_notice(runni
 def test_stop_hands_the_plant_back(running):
     """Last: nobody is left to ask."""
 
+    answers, states = [], []
+
     async def go():
         async with running.client() as client:
-            return await client.call("Stop", "end of the test")
+            answers.append(await client.call("Stop", "end of the test"))
+            state = client.client.get_node(ua.NodeId(ua.ObjectIds.Server_ServerStatus_State))
+            while states[-1:] != [ua.ServerState.Shutdown]:
+                states.append(await state.read_value())
+                await asyncio.sleep(0.05)
 
-    with suppress(*REFUSED):  # the answer may be overtaken by the end
-        status, code, _ = asyncio.run(go())
-        assert (status, code) == ("Good", "OK")
+    with suppress(*REFUSED):  # logging out may be overtaken by the end
+        asyncio.run(go())
+    assert answers[0][:2] == ("Good", "OK")
+    assert states[-1] == ua.ServerState.Shutdown, "told before it hangs up"
     assert running.rig.runtime.wait(30.0) == 0
     assert not running.rig.truth()["controlled"]
     asked = running.events("StopAsked")

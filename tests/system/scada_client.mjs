@@ -3,7 +3,8 @@
 //   node scada_client.mjs SETTINGS.json
 //
 // SETTINGS: endpoint, loop (namespace URI), pki (scratch folder), server (certificate, PEM), and
-// clients: name -> {certificate, key, user, password}. Prints one JSON object: step -> result.
+// clients: name -> {certificate, key, user, password}; with `latched` (a reason code) and `swap` (a
+// bundle's name) it plays the last chapter only. Prints one JSON object: step -> result.
 import { readFileSync, copyFileSync, mkdirSync } from "node:fs";
 import { join } from "node:path";
 import opcua from "node-opcua-client";
@@ -12,6 +13,7 @@ import certificates from "node-opcua-certificate-manager";
 const {
   AttributeIds, BrowseDirection, DataType, MessageSecurityMode, OPCUAClient,
   SecurityPolicy, TimestampsToReturn, UserTokenType, VariantArrayType,
+  constructEventFilter, ofType, resolveNodeId,
 } = opcua;
 const { OPCUACertificateManager } = certificates;
 const settings = JSON.parse(readFileSync(process.argv[2], "utf-8"));
@@ -229,6 +231,83 @@ async function story() {
   await client.disconnect();
 }
 
+// The last chapter: a latched alarm is there; acknowledge it, exchange the bundle, stop.
+async function end() {
+  const { client, session } = await connect("engineer");
+  const index = (await session.readNamespaceArray()).indexOf(settings.loop);
+  const id = (path) => `ns=${index};s=${path}`;
+  const text = (value) => ({ dataType: DataType.String, value });
+  const call = async (objectId, methodId, inputArguments) => {
+    const answer = await session.call({ objectId, methodId, inputArguments });
+    return { status: answer.statusCode.name, outputs: (answer.outputArguments ?? []).map(plain) };
+  };
+  const read = async (path) => plain((await session.read({ nodeId: id(path) })).value);
+  const until = async (check) => {
+    for (let i = 0; i < 300; i += 1) {
+      if (await check()) return;
+      await new Promise((resolve) => setTimeout(resolve, 100));
+    }
+    throw new Error("waited for too long");
+  };
+  const fields = ["EventId", "ConditionName", "Severity", "Message", "Retain", "SourceName",
+    "AckedState.Id", "ActiveState.Id", "ClientUserId", "Comment"];
+  const filter = constructEventFilter(fields, ofType(resolveNodeId("ConditionType")));
+  const events = [];
+  const subscription = await session.createSubscription2({
+    requestedPublishingInterval: 200, requestedLifetimeCount: 100, requestedMaxKeepAliveCount: 10,
+    maxNotificationsPerPublish: 100, publishingEnabled: true, priority: 1,
+  });
+  const item = await subscription.monitor(
+    { nodeId: "i=2253", attributeId: AttributeIds.EventNotifier },
+    { samplingInterval: 0, discardOldest: true, queueSize: 100, filter },
+    TimestampsToReturn.Neither,
+  );
+  item.on("changed", (values) =>
+    events.push({ ...Object.fromEntries(fields.map((name, i) => [name, plain(values[i])])) }));
+  const states = [];
+  const status = await subscription.monitor(
+    { nodeId: "i=2259", attributeId: AttributeIds.Value },
+    { samplingInterval: 100, discardOldest: true, queueSize: 10 },
+    TimestampsToReturn.Neither,
+  );
+  status.on("changed", (value) => states.push(value.value.value));
+  const alarm = () => events.findLast((event) => event.ConditionName === settings.latched);
+  const shown = ({ EventId, ...event }) => event;
+
+  await step("refresh", async () => {
+    const answer = await call("i=2782", "i=3875",
+      [{ dataType: DataType.UInt32, value: subscription.subscriptionId }]);
+    await until(() => alarm());
+    return { ...answer, event: shown(alarm()) };
+  });
+  await step("acknowledge", async () => {
+    const answer = await call(id(`Condition.${settings.latched}`), "i=9111", [
+      { dataType: DataType.ByteString, value: alarm().EventId },
+      { dataType: DataType.LocalizedText, value: { text: "rights are given again" } },
+    ]);
+    await until(() => alarm().Retain === false);
+    return { ...answer, event: shown(alarm()) };
+  });
+  await step("swap", async () => {
+    const answer = await call(id("Bundle"), id("Bundle.Swap"), [text(settings.swap), text("better")]);
+    await until(async () => (await read("Bundle.Number")) === 8);
+    return { ...answer, name: await read("Bundle.Name") };
+  });
+  await step("stop", async () => {
+    const answer = await call(id("Loop"), id("Stop"), [text("end of the story")]);
+    await until(() => states.at(-1) === 1).catch((error) => {
+      throw new Error(`${error.message}: ${states}`);
+    });
+    return { ...answer, states };
+  });
+  await client.disconnect().catch(() => undefined);
+}
+
+if (settings.latched) {
+  await step("end", async () => { await end(); return {}; });
+  process.stdout.write(JSON.stringify(results));
+  process.exit(0);
+}
 await step("story", async () => { await story(); return {}; });
 await refusedStep("anonymous", "operator", { anonymous: true });
 await refusedStep("wrong-password", "liar");

@@ -71,23 +71,51 @@ def results():
                 "clients": {
                     "operator": who("client", "ann"),
                     "viewer": who("client", "vic"),
+                    "engineer": who("client", "eng"),
                     "liar": who("client", "ann", "a guess"),
                     "stranger": who("stranger", "ann"),
                     "expired": who("expired", "ann"),
                 },
             }
-            given = folder / "settings.json"
-            given.write_text(json.dumps(settings), "utf-8")
             serves(rig, url)
-            done = subprocess.run(
-                ["node", str(HERE / "scada_client.mjs"), str(given)],
-                capture_output=True, text=True, timeout=100, check=False,
-            )  # fmt: skip
-            lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
-            assert lines, done.stdout[-2000:] + done.stderr[-2000:]
-            yield json.loads(lines[-1])
+            seen = play(folder, settings)
+            latch(rig)
+            bundles.pack("second", 8)
+            seen |= play(folder, settings | {"latched": LATCHED, "swap": "second.shb"})
+            seen["ended"] = rig.runtime.wait(30.0)
+            seen["controlled"] = rig.truth()["controlled"]
+            yield seen
         finally:
             rig.close()
+
+
+LATCHED = "WRITE_DENIED"
+
+
+def play(folder, settings):
+    """One run of the other client; what it saw."""
+    given = folder / "settings.json"
+    given.write_text(json.dumps(settings), "utf-8")
+    done = subprocess.run(
+        ["node", str(HERE / "scada_client.mjs"), str(given)],
+        capture_output=True, text=True, timeout=100, check=False,
+    )  # fmt: skip
+    lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
+    assert lines, done.stdout[-2000:] + done.stderr[-2000:]
+    return json.loads(lines[-1])
+
+
+def latch(rig):
+    """The plant refuses our writes for a moment: that stays until a person acknowledges it."""
+    rig.wait_in_control()
+    rig.plant.side.call("refuse", signal=OUTPUT, status="BadUserAccessDenied")
+    until(lambda: LATCHED in rig.status().get("latched", ()), what="the latch", instead=rig.story)
+    rig.plant.side.call("refuse", signal=OUTPUT, status=None)
+    until(
+        lambda: (LATCHED, False) in [(one["code"], one["active"]) for one in rig.ask()["alarms"]],
+        what="the end of the cause",
+        instead=rig.story,
+    )
 
 
 def serves(rig, url):
@@ -187,6 +215,40 @@ def test_commands_and_their_refusals(results, step, status, code, words):
     assert seen["status"].startswith(status), seen
     assert seen["outputs"][0] == code
     assert words in seen["outputs"][1]
+
+
+def test_events_of_alarms(results):
+    seen = good(results, "refresh")
+    assert seen["status"] == "Good"
+    event = seen["event"]
+    assert (event["Severity"], event["Retain"], event["SourceName"]) == (
+        700,
+        True,
+        "north-building",
+    )
+    assert (event["ActiveState.Id"], event["AckedState.Id"]) == (False, False)
+    assert "the plant refuses our writes" in event["Message"]
+
+
+def test_an_alarm_is_acknowledged_with_success(results):
+    seen = good(results, "acknowledge")
+    assert (seen["status"], seen["outputs"]) == ("Good", [])
+    event = seen["event"]
+    assert (event["AckedState.Id"], event["Retain"]) == (True, False)
+    assert event["ClientUserId"] == "scada:eng"
+    assert event["Comment"] == "rights are given again"
+
+
+def test_a_bundle_is_swapped_with_success(results):
+    seen = good(results, "swap")
+    assert (seen["status"], seen["name"]) == ("Good", "second")
+
+
+def test_stop_is_told_to_the_client_before_it_hangs_up(results):
+    seen = good(results, "stop")
+    assert (seen["status"], seen["outputs"][0]) == ("Good", "OK")
+    assert seen["states"] == [0, 1]  # running, shutdown
+    assert results["ended"] == 0 and results["controlled"] is False
 
 
 def test_an_override_is_seen_with_owner_and_reason(results):

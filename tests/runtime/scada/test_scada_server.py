@@ -4,7 +4,7 @@ import asyncio
 import socket
 import threading
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from math import nan
 
@@ -546,6 +546,48 @@ def test_closing_leaves_no_thread_at_whatever_moment():
         played.server.close()
         played.server.close()
         assert "scada" not in {thread.name for thread in threading.enumerate()}
+
+
+def test_clients_hear_of_an_orderly_end_before_it_comes():
+    ids = ua.ObjectIds
+    watched = (
+        ids.Server_ServerStatus_State, ids.Server_ServerStatus_SecondsTillShutdown,
+        ids.Server_ServerStatus_ShutdownReason, ids.Server_ServiceLevel,
+    )  # fmt: skip
+    seen, whole = {number: [] for number in watched}, []
+
+    class Watcher:
+        def datachange_notification(self, node, value, data):
+            seen[node.nodeid.Identifier].append(value)
+
+    with playing() as played:
+        played.tick()
+        until(played.there, what="the server")
+
+        async def work(client, at):
+            subscription = await client.create_subscription(100, Watcher())
+            await subscription.subscribe_data_change(
+                [client.get_node(ua.NodeId(number)) for number in watched]
+            )
+            async with asyncio.timeout(10):
+                while not all(seen.values()):
+                    await asyncio.sleep(0.02)
+            threading.Thread(target=played.server.close).start()
+            async with asyncio.timeout(10):
+                while seen[ids.Server_ServerStatus_State][-1] != ua.ServerState.Shutdown:
+                    await asyncio.sleep(0.02)
+            whole.append(await client.get_node(ua.NodeId(ids.Server_ServerStatus)).read_value())
+
+        with suppress(ConnectionError, asyncio.TimeoutError, ua.UaError):
+            played.ask(work)  # the end may come while we log out
+    assert (whole[0].State, whole[0].SecondsTillShutdown) == (
+        ua.ServerState.Shutdown,
+        serving.LEAVE_S,
+    )
+    assert seen[ids.Server_ServerStatus_State] == [ua.ServerState.Running, ua.ServerState.Shutdown]
+    assert seen[ids.Server_ServerStatus_SecondsTillShutdown][-1] == serving.LEAVE_S
+    assert seen[ids.Server_ServerStatus_ShutdownReason][-1].Text.startswith("the runtime stops")
+    assert seen[ids.Server_ServiceLevel][-1] == 0
 
 
 def test_publishing_costs_the_loop_next_to_nothing():
