@@ -39,6 +39,8 @@ class Known:
     """Of its newest event: what a client acknowledges."""
     since: datetime
     """When it last became active or inactive."""
+    said: tuple[str, str] = ("", "")
+    """Who acknowledged it last, and the comment."""
 
 
 class Conditions:
@@ -142,11 +144,12 @@ class Conditions:
         now: datetime,
     ) -> None:
         event_id = secrets.token_bytes(16)
-        self._known[code] = Known(dict(alarm), event_id, since)
         severity = SEVERITIES[alarm["severity"]]
-        actor, comment = ("", "")
+        said = ("", "") if before is None else before.said
         if before is not None and before.alarm["latched"] and not alarm["latched"]:
-            actor, comment = self._said.pop(code, ("", ""))
+            said = self._said.pop(code, ("", ""))
+        actor, comment = said
+        self._known[code] = Known(dict(alarm), event_id, since, said)
         active, acked = bool(alarm["active"]), not alarm["latched"]
         event = Event(ua.ObjectIds.Server)
         fields: tuple[tuple[str, Any, ua.VariantType], ...] = (

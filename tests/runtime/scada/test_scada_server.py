@@ -435,8 +435,12 @@ def test_a_condition_is_acknowledged_by_its_own_method():
             ]
             assert played.done == []
             taken = await acknowledge(client, here, event.EventId, "the valve was stuck")
+            played.tick({"alarms": [plain, {**latched, "latched": False, "active": True}]})
+            still = await heard.until(2, "CRASH_LOOP")
             played.tick({"alarms": [plain]})
-            last = await heard.until(2, "CRASH_LOOP")
+            last = await heard.until(3, "CRASH_LOOP")
+            assert state_of(still) == (True, True, True)
+            assert still.ClientUserId == last.ClientUserId, "who did it last stays told"
             return refused, taken, last
 
         refused, taken, last = played.ask(work)
