@@ -43,7 +43,7 @@ class Site:
     def wait_for(self, *alarms: str, says: str = "") -> dict[str, dict[str, str]]:
         """Until each has fired, and the description of the first one says that; their words.
 
-        They need not fire at the same moment: one that goes by itself may be gone when the last comes.
+        They need not fire at the same moment: one that goes by itself may be gone before the last.
         """
         words: dict[str, dict[str, str]] = {}
 
