@@ -10,7 +10,7 @@ gauges, moments as time stamps from which the reader works out the age.
 import platform
 import time
 from bisect import bisect_left
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
@@ -41,7 +41,7 @@ from steadyhand.runtime.exposition import (
     page,
     process_families,
 )
-from steadyhand.runtime.handshake import Control
+from steadyhand.runtime.handshake import Control, Participation
 from steadyhand.runtime.journal import Status
 from steadyhand.runtime.modes import Mode
 from steadyhand.runtime.nearness import NEAR, distance
@@ -171,6 +171,8 @@ class Metrics:
         """What is wrong beside the tick now: with SCADA, with certificates, with the run before."""
         self.shelved = 0
         """Alarms that somebody has moved out of the way."""
+        self.participation: Mapping[str, Participation] = {}
+        """Whom each output follows now; of one that is not named, nobody of ours."""
         self._identity = identity
         self._rows = (*rows, "input_limits")
         self._journal = journal
@@ -419,6 +421,14 @@ class Metrics:
         control = getattr(last, "control", Control.OFF)  # a recorded tick has none
         words = "State of the handshake with the plant."
         yield _state_set("control_state", words, Control, control)
+        taking_part = self.participation
+        pairs = [(name, part) for name in self._outputs.names for part in Participation]
+        part: list[Sample] = [
+            ({"output": name, "follows": str(follows)},
+             float(follows is taking_part.get(name, Participation.NONE)))
+            for name, follows in pairs
+        ]  # fmt: skip
+        yield _family("output_participation", "gauge", "Whom an output follows now.", part)
         yield _state_set("gate_state", "State of the trust gate.", GateState, gate)
         yield _state_set("link_state", "State of the link to the plant.", LinkState, link)
 

@@ -440,6 +440,7 @@ class Service:
         self._see_alarms(tick)
         self.keepsakes.keep(self.modes, self.alarms, tick.now_s)
         shown = status(self, tick)
+        self.metrics.participation = shown["participation"]
         self.desk.publish(shown)
         if self.panel is not None:
             self.panel.publish(shown)

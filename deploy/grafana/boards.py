@@ -7,6 +7,7 @@ from grafana_foundation_sdk.models.dashboard import VariableRefresh
 from panels import (
     AMBER,
     CONTROLS,
+    FOLLOWS,
     GATES,
     GREY,
     LINKS,
@@ -347,6 +348,16 @@ def loop() -> Board:
         12,
         5,
         runbook="SteadyhandHandsOff",
+    )
+    board.add(
+        timeline(FOLLOWS),
+        "Whom each output follows",
+        "Amber: the heuristic, a person, or the plant, which keeps this one output to itself.",
+        {"{{output}}": coded("steadyhand_output_participation", "follows", FOLLOWS, "output")},
+        "none",
+        12,
+        5,
+        runbook="SteadyhandOnFallback",
     )
     board.row("Limits")
     near_limits(board, 8, 8)

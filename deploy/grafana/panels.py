@@ -71,6 +71,15 @@ CONTROLS = {
     "partial": AMBER,
     "fallback": AMBER,
 }
+FOLLOWS = {
+    "none": PALE,
+    "policy": GREY,
+    "fallback": AMBER,
+    "hold": ORANGE,
+    "safe": RED,
+    "override": AMBER,
+    "plant": AMBER,
+}
 # lines that mean nothing but themselves: muted, and none of the colours above
 CALM = ("#5f7d99", "#85729b", "#8c7a66", "#5c8a8a", "#77818a")
 UNITS = {
@@ -109,10 +118,12 @@ def with_unit(name: str, of: str, **labels: str) -> str:
     return f"{values} * on (instance, {label}) {unit}"
 
 
-def coded(name: str, label: str, states: Iterable[str]) -> str:
-    """A state set as one number per instance: the place of the state that is on."""
+def coded(name: str, label: str, states: Iterable[str], by: str = "instance") -> str:
+    """A state set as one number per instance, or whatever else has one: the place of the state that
+    is on.
+    """
     terms = (f"{i} * {one(name, **{label: state})}" for i, state in enumerate(states))
-    return f"sum by (instance) ({' or '.join(terms)})"
+    return f"sum by ({by}) ({' or '.join(terms)})"
 
 
 def meanings(states: dict[str, str]) -> list[Any]:

@@ -40,18 +40,24 @@ class Site:
         """Does it fire now?"""
         return alarm in self.monitoring.alerts()
 
-    def wait_for(self, alarm: str, says: str = "") -> dict[str, str]:
-        """Until it fires, and its description says that; its words."""
-        words: dict[str, str] = {}
+    def wait_for(self, *alarms: str, says: str = "") -> dict[str, dict[str, str]]:
+        """Until each has fired, and the description of the first one says that; their words.
 
-        def there() -> bool:
-            words.update(self.monitoring.alerts().get(alarm, {}).get("annotations", {}))
-            return says in words.get("description", "") if words else False
+        They need not fire at the same moment: one that goes by itself may be gone before the last.
+        """
+        words: dict[str, dict[str, str]] = {}
+
+        def all_there() -> bool:
+            for name, alert in self.monitoring.alerts().items():
+                if name in alarms:
+                    words[name] = dict(alert["annotations"])
+            first = words.get(alarms[0], {})
+            return len(words) == len(alarms) and says in first.get("description", "")
 
         until(
-            there,
+            all_there,
             PATIENCE_S,
-            f"{alarm} fires, saying {says!r}",
+            f"{', '.join(alarms)}, saying {says!r}",
             lambda: (words, sorted(self.monitoring.alerts()), self.rig.story()),
         )
         return words

@@ -251,6 +251,7 @@ def test_each_alarm_has_a_trouble_that_causes_it():
 
 
 @needs("promtool")
+@pytest.mark.timeout(300)
 def test_the_rules_own_tests_pass():
     for command in (
         ["check", "rules", "steadyhand.rules.yml", "steadyhand.alerts.yml"],

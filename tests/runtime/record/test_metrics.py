@@ -29,10 +29,11 @@ from steadyhand.controllers.frames import (
     Verdict,
 )
 from steadyhand.controllers.reasons import ReasonCode
+from steadyhand.controllers.signals import Signal, SignalSet
 from steadyhand.runtime.chain import Head
 from steadyhand.runtime.exposition import escape, wants_open_metrics
 from steadyhand.runtime.go_live import Basis
-from steadyhand.runtime.handshake import Control
+from steadyhand.runtime.handshake import Control, Participation
 from steadyhand.runtime.journal import Status
 from steadyhand.runtime.metrics import Identity, Metrics, age_buckets, time_buckets
 from steadyhand.runtime.refusals import CODES, OTHER
@@ -288,6 +289,23 @@ def test_what_is_wrong_beside_the_tick_is_a_fault_like_every_other():
     page.standing, page.shelved = (), 0
     assert value(page, "fault", reason="SCADA_DOWN") == 0.0
     assert value(page, "shelved_alarms") == 0.0
+
+
+def test_whom_each_output_follows():
+    """A state set for each output: exactly one is on, before the first tick too."""
+    two = SignalSet(tuple(Signal(name, "kW", 0.0, 1.0) for name in ("valve_kw", "pump_kw")))
+    page = metrics(outputs=two)
+
+    def now() -> list[dict[str, str]]:
+        return [dict(labels) for (name, labels), n in samples(page).items()
+                if name == "steadyhand_output_participation" and n == 1.0]  # fmt: skip
+
+    nobody = [{"output": "valve_kw", "follows": "none"}, {"output": "pump_kw", "follows": "none"}]
+    assert now() == nobody
+    page.participation = {"valve_kw": Participation.POLICY, "pump_kw": Participation.PLANT}
+    assert now() == [
+        {"output": "valve_kw", "follows": "policy"}, {"output": "pump_kw", "follows": "plant"}
+    ]  # fmt: skip
 
 
 def proposing(kw: float, applied_kw: float, **changes: Any) -> Tick:
@@ -618,6 +636,7 @@ def test_every_indicator_can_move():
     )  # fmt: skip
     wild = metrics(wall=lambda: 5.0, vitals=lambda: moved, outputs=LAYOUT.outputs)
     wild.refused = wild.restarts = wild.shelved = 1
+    wild.participation = dict.fromkeys(LAYOUT.outputs.names, Participation.POLICY)
     for _ in range(2):
         wild.tick(proposing(100.0, 100.0), 0, Modes("shadow"))
     for source in reversed(Source):
