@@ -105,6 +105,17 @@ class Container:
             "bash", "-euo", "pipefail", "-s", check=check, timeout_s=timeout_s, script=script
         ).stdout
 
+    def outside(self, pid: int) -> int:
+        """The number that a process inside has for us."""
+        inside = Path(f"/proc/{self._leader}/ns/pid").readlink()
+        for status in Path("/proc").glob("[0-9]*/status"):
+            with suppress(OSError):
+                numbers = status.read_text().partition("NSpid:")[2].split("\n")[0].split()
+                ours = status.parent
+                if numbers[-1:] == [str(pid)] and (ours / "ns" / "pid").readlink() == inside:
+                    return int(ours.name)
+        raise AssertionError(f"no process {pid} inside")
+
     def show(self, unit: str) -> dict[str, str]:
         """What systemd knows of a unit."""
         lines = self.run("systemctl", "show", unit).stdout.splitlines()

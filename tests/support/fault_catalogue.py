@@ -24,7 +24,8 @@ ELSEWHERE = {
     "::test_each_step_is_told_once_with_its_size_and_stays_an_alarm_for_an_hour",
     "C7": f"{_LOOP}/test_pauses.py"
     "::test_a_collection_longer_than_the_period_costs_one_command_and_no_more",
-    "C8": f"{_LOOP}/test_pauses.py::test_a_starved_machine_writes_nothing_late",
+    "C8": f"{_LOOP}/test_watchdog.py"
+    "::test_a_machine_that_is_starved_is_told_and_no_command_is_worse_for_it",
     "C9": _WATCHDOG,
     "C10": "tests/runtime/test_calendar.py"
     "::test_ticks_go_on_over_every_number_a_monotonic_clock_may_reach",

@@ -427,22 +427,50 @@ def test_a_process_that_stands_still_is_restarted_by_the_watchdog(site):
     assert [code for _, code, _ in told] == [ReasonCode.WATCHDOG_PREV]
 
 
+def test_a_loop_that_hangs_among_living_threads_is_restarted_by_the_watchdog(site):
+    """Held in the middle of whatever it does next; link, metrics, sockets and journal go on."""
+    if shutil.which("strace") is None:
+        pytest.skip("strace is not installed (tests/system/install.sh)")
+    pid = site.unit("MainPID")
+    loop = site.box.outside(int(pid))  # the first thread of the process is the loop's
+    held = subprocess.Popen(
+        ["strace", "--quiet=all", "-o", "/dev/null", "-p", str(loop), "-e", "trace=all",
+         "-e", "inject=all:delay_enter=600s"],
+        stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+    try:
+        until(lambda: not site.truth()["controlled"], what="the plant's own control")
+        states = {int(task.name): (task / "stat").read_text().rpartition(")")[2].split()[0]
+                  for task in Path(f"/proc/{loop}/task").iterdir()}  # fmt: skip
+        assert states.pop(loop) == "t"  # held
+        assert len(states) > 3
+        assert not {"t", "T", "Z"} & set(states.values())
+        until(
+            lambda: site.box.log(UNIT).count("Watchdog timeout") == 2,
+            what="the watchdog", instead=site.story,
+        )  # fmt: skip
+    finally:
+        held.kill()  # who is held cannot even die
+        held.wait()
+    until(lambda: site.restarted(pid), what="a restart", instead=site.story)
+    assert site.box.log(UNIT).count("Failed with result 'watchdog'") == 2
+    until(site.driven, 40.0, "it drives", site.story)
+    assert [code for _, code, _ in site.events("Restart")] == 2 * [ReasonCode.WATCHDOG_PREV]
+
+
 def test_the_third_crash_with_one_bundle_starts_the_heuristic_alone(site):
-    """The watchdog was the first of them; here are two more."""
-    for count in (2, 3):
-        pid = site.unit("MainPID")
-        site.box.run("kill", "-KILL", pid)
-        until(lambda before=pid: site.restarted(before), what="a restart", instead=site.story)
-        assert (
-            len(json.loads(site.box.run("cat", f"{STATE}/crash_loop.json").stdout)["crashes"])
-            == count
-        )
+    """The watchdog was there twice; here is one more."""
+    pid = site.unit("MainPID")
+    site.box.run("kill", "-KILL", pid)
+    until(lambda: site.restarted(pid), what="a restart", instead=site.story)
+    notes = json.loads(site.box.run("cat", f"{STATE}/crash_loop.json").stdout)
+    assert len(notes["crashes"]) == 3
     site.wait_driven(Source.FALLBACK)
     until(lambda: "CRASH_LOOP" in site.unit("StatusText"), what="why", instead=site.story)
     assert "CRASH_LOOP" in site.status()["latched"]
     assert "crashed 3 times within 10 min" in site.status()["alarm"]
     assert [code for _, code, _ in site.events("Restart")] == [
-        ReasonCode.WATCHDOG_PREV, ReasonCode.RESTART, ReasonCode.RESTART,
+        ReasonCode.WATCHDOG_PREV, ReasonCode.WATCHDOG_PREV, ReasonCode.RESTART,
     ]  # fmt: skip
 
 
