@@ -161,8 +161,8 @@ def evaluate(
     journal: Annotated[
         Path | None,
         typer.Option(
-            help="Journal of a real plant instead: what the bundle proposed there in mode shadow, as "
-            "`steadyhand shadow report` tells it."
+            help="Journal of a real plant instead: what the bundle proposed there in mode shadow, "
+            "as `steadyhand shadow report` tells it."
         ),
     ] = None,
     as_json: AsJson = False,
