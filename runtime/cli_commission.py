@@ -1,8 +1,9 @@
-"""Commissioning: does this plant answer as its model says?"""
+"""On site: does this plant answer as its model says, and does it take itself back in time?"""
 
 import json
 import sys
 from dataclasses import asdict
+from datetime import UTC, datetime
 from math import isnan
 from pathlib import Path
 from typing import Annotated
@@ -13,16 +14,19 @@ from rich.table import Table
 from rich.text import Text
 
 from steadyhand.controllers.errors import ConfigError
+from steadyhand.runtime.bundle.manifest import stamp
 from steadyhand.runtime.chain import plain
 from steadyhand.runtime.check import check
 from steadyhand.runtime.cli import AsJson, ConfigFile
 from steadyhand.runtime.exits import Exit
+from steadyhand.runtime.proof_test import ProofSettings, proof_test
 from steadyhand.runtime.response_test import TestReport, TestSettings, response_test
 from steadyhand.runtime.responses import GOOD
 from steadyhand.runtime.terminal import must_write, named_file, show
 
 commission_app = typer.Typer(no_args_is_help=True, help="Bring a plant into service.")
 _USUAL = TestSettings()
+_PROOF = ProofSettings()
 
 
 def register(app: typer.Typer) -> None:
@@ -82,6 +86,60 @@ def response_test_command(
         with named_file(out):
             out.write_text(json.dumps(data, indent=2, allow_nan=False) + "\n", "utf-8")
     show(data, as_json, _table(report))
+    raise typer.Exit(Exit.DONE if report.passed else Exit.FAILED)
+
+
+@commission_app.command("proof-test")
+def proof_test_command(
+    config: ConfigFile,
+    by: Annotated[str, typer.Option("--by", help="Who watches, by name; stands in the report.")],
+    periods: Annotated[
+        int, typer.Option(min=2, max=96, help="Control periods of each path.")
+    ] = _PROOF.periods,
+    patience: Annotated[
+        float, typer.Option(min=1.0, max=3600.0, help="Seconds to wait for link and grant.")
+    ] = _PROOF.patience_s,
+    out: Annotated[Path | None, typer.Option("--out", help="File for the report, JSON.")] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="The operator watches; do not ask.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Once a month: fallback, safe set-point, and does the plant take itself back in time?
+
+    The runtime must be stopped, the plant grants control, the operator watches. No policy takes
+    part. At the end our heartbeat stands still until the plant has its own control back.
+    """
+    loaded, problems = check(config, bundle=False)
+    if problems or loaded is None:
+        raise ConfigError("\n".join(problem.text(str(config)) for problem in problems))
+    if out is not None:
+        must_write(out)
+    if not yes:
+        typer.confirm(
+            f"{loaded.config.name} will be driven by its heuristic, put at its safe set-point, and "
+            "left without a heartbeat. Does the operator watch?",
+            abort=True,
+        )
+    began = datetime.now(UTC)
+    report = proof_test(loaded, ProofSettings(periods, patience), _say)
+    data = {
+        "plant": loaded.config.name,
+        "at": stamp(began),
+        "by": by,
+        "config": loaded.digest,
+        "passed": report.passed,
+        "steps": [asdict(step) for step in report.steps],
+        "shed_s": report.shed_s,
+        "shed_configured_s": report.configured_s,
+        "shed_resolution_s": report.resolution_s,
+    }
+    data = plain(data)
+    if out is not None:
+        with named_file(out):
+            out.write_text(json.dumps(data, indent=2, allow_nan=False) + "\n", "utf-8")
+    table = Table("path", "result", "what was seen")
+    for step in report.steps:
+        table.add_row(step.name, "passed" if step.passed else "NOT passed", step.text)
+    show(data, as_json, table)
     raise typer.Exit(Exit.DONE if report.passed else Exit.FAILED)
 
 

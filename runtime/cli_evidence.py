@@ -56,7 +56,11 @@ def shadow_report(
     ] = "",
     as_json: AsJson = False,
 ) -> None:
-    """Proposals of mode shadow beside what the plant did."""
+    """Proposals of mode shadow beside what the plant did.
+
+    Takes the journal of a plant; `steadyhand evaluate` simulates days instead, for controllers that
+    have not been on a plant yet.
+    """
     with JournalReader(directory) as journal:
         found = figures(journal, bundle)
     if not found.ticks:

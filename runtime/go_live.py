@@ -26,7 +26,7 @@ from steadyhand.runtime.evidence import (
 )
 
 if TYPE_CHECKING:
-    from steadyhand.runtime.bundle.load import Bundle
+    from steadyhand.runtime.bundle.load import Bundle, VerifiedBundle
 
 REMEDY = (
     "run it in mode shadow, then `steadyhand evidence make`, and name the file in "
@@ -152,7 +152,7 @@ def _short_of(evidence: Evidence, minima: Thresholds) -> str:
     return f"GO_LIVE_FIGURES: {asks}: {'; '.join(short)}" if short else ""
 
 
-def record_name(bundle: "Bundle | None") -> str:
+def record_name(bundle: "Bundle | VerifiedBundle | None") -> str:
     """What records call a bundle."""
     if bundle is None:
         return "none"

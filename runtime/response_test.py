@@ -5,29 +5,24 @@ take it back at any moment; at the end, whatever the end is, it has its own cont
 """
 
 import os
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from steadyhand.controllers.errors import ConfigError, LinkError
-from steadyhand.controllers.frames import LinkState, Observation, Sent, Source
-from steadyhand.controllers.reasons import ReasonCode
+from steadyhand.controllers.frames import Observation
 from steadyhand.controllers.signals import Vector
-from steadyhand.controllers.trust.freshness import Freshness, FreshnessSettings
 from steadyhand.runtime import assemble
 from steadyhand.runtime.config import Loaded, OpcUaLink
-from steadyhand.runtime.events import EFFECTS, Situation, describe
 from steadyhand.runtime.journal import take_lock
 from steadyhand.runtime.responses import GOOD, Answer, Response, Sample, judge
+from steadyhand.runtime.visit import Visit
 
 PATTERN = (1.0, -1.0, -1.0, 1.0)
 """Steps up and down that neither a drift nor a trend is taken for."""
 _OFF = 0.4
 """Share of a period by which a sample's may be longer or shorter."""
-PLAIN_FAULTS = frozenset({ReasonCode.OBS_REPEAT, ReasonCode.OBS_STUCK, ReasonCode.OBS_RATE})
-"""What may be in a first image without a tag being wrong."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +106,7 @@ def _open_doors(loaded: Loaded, link: OpcUaLink, parts: assemble.PlantParts) -> 
     return tuple(open_doors(settings, assemble.opcua_tags(parts, link)))
 
 
-class _Test:
+class _Test(Visit):
     """One test under way."""
 
     def __init__(
@@ -121,24 +116,16 @@ class _Test:
         settings: TestSettings,
         say: Callable[[str], None],
     ) -> None:
-        self._parts, self._settings, self._say = parts, settings, say
-        config = loaded.config
-        self.link = assemble.make_link(loaded, parts)
-        self._clock = assemble.make_clock(config, self.link)
-        self._safety = assemble.make_safety(config, parts)
-        self._handshake = assemble.make_handshake(config, parts)
-        self._judge = Freshness(parts.plant.observations, FreshnessSettings(max_repeats=1))
-        n_u = len(parts.outputs)
-        self._sent = Sent(np.full(n_u, np.nan), 0, 0.0, written=False)
-        self._image = -1
+        super().__init__(loaded, parts, settings.patience_s, say)
+        self._settings = settings
 
     def run(self, names: Sequence[str]) -> TestReport:
         """Look, ask for control, move one output after the other."""
         self.link.open()
-        problems = self._look()
+        problems = self.look()
         if problems:
             return TestReport((), tuple(problems))
-        self._ask()
+        self.ask()
         responses: list[Response] = []
         for name in names:
             try:
@@ -148,7 +135,7 @@ class _Test:
             responses += found
             wrong = [item for item in found if item.answer not in GOOD]
             for item in wrong:
-                self._say(f"{item.signal}: {item.answer}: {item.text}")
+                self.say(f"{item.signal}: {item.answer}: {item.text}")
             if not any(item.answer is Answer.RIGHT for item in found[1:]):
                 text = f"{name}: no measurement answers it in the model here; try at another hour"
                 return TestReport(tuple(responses), (text,))
@@ -156,60 +143,28 @@ class _Test:
                 break  # nothing else is moved on a plant that answers wrongly
         return TestReport(tuple(responses), ())
 
-    def _look(self) -> list[str]:
-        """A first image: every measurement there, and in its range. Nothing is moved for it."""
-        until_s = time.monotonic() + self._settings.patience_s
-        while (seen := self._next()).link is not LinkState.UP:
-            if time.monotonic() > until_s:
-                why = "; ".join(fault.text for fault in seen.faults) or str(seen.link)
-                raise LinkError(f"the link did not come up: {why}")
-        found = (*seen.faults, *self._judge.check(seen))
-        return [
-            f"{fault.code}: {describe(fault, EFFECTS[fault.code, Situation.WATCHING].alarm)}: "
-            "nothing was moved; correct the tag, its unit or its sign first"
-            for fault in found
-            if fault.signal in self._parts.plant.observations.names
-            and fault.code not in PLAIN_FAULTS
-        ]
-
-    def _ask(self) -> None:
-        """Ask for control with the heartbeat alone, until the plant grants it."""
-        self._say("asking the plant for control")
-        until_s = time.monotonic() + self._settings.patience_s
-        while True:
-            seen = self._next()
-            faults = self._handshake.permit(seen, True, seen.time_s)
-            if not self._handshake.obstacle:
-                self._say("granted")
-                return
-            if time.monotonic() > until_s:
-                why = "; ".join(fault.text for fault in faults) or "it does not grant control"
-                raise LinkError(f"the plant was asked for control: {why}")
-            self.link.write(seen.applied, Source.HANDS_OFF)
-            self._handshake.told(None, seen.time_s)
-
     def _move(self, name: str) -> list[Response]:
         """Move one output around where it is.
 
         Raises:
             LinkError: control was lost, or the limits leave no room.
         """
-        outputs, column = self._parts.outputs, self._parts.outputs.index(name)
+        outputs, column = self.parts.outputs, self.parts.outputs.index(name)
         size = self._settings.step * (outputs.high[column] - outputs.low[column])
-        before = self._next()
+        before = self.next()
         rest = self._rest(before, column, size)
         samples: list[Sample] = []
-        periods, period_s = self._settings.periods, self._parts.plant.period_s
+        periods, period_s = self._settings.periods, self.parts.plant.period_s
         unit = outputs.signals[column].unit
         for turn in range(2 * periods):
             wanted = rest.copy()
             wanted[column] += size * PATTERN[turn % len(PATTERN)]
-            command = self._command(before, wanted)
-            after = self._next()
+            command = self.command(before, wanted)
+            after = self.next()
             # the model speaks of one whole period: one that came late or twice is not compared
             if abs(after.time_s - before.time_s - period_s) < _OFF * period_s:
                 samples.append(Sample(before.values, command, after.values, after.applied))
-                self._say(
+                self.say(
                     f"{name}: period {len(samples)} of {periods}: {command[column]:.4g} {unit}, "
                     f"the plant applies {after.applied[column]:.4g}"
                 )
@@ -224,51 +179,22 @@ class _Test:
         room = float(np.ptp([sample.command[column] for sample in samples]))
         if room < 0.5 * size:
             raise LinkError(f"{name}: the limits leave no room for steps here; try another time")
-        reconstruct = self._parts.kind.reconstruct
+        reconstruct = self.parts.kind.reconstruct
         assert reconstruct is not None  # noqa: S101  (asked before)
-        held = self._parts.kind.held
-        return judge(self._parts.plant, reconstruct, outputs, name, rest, samples, held)
+        held = self.parts.kind.held
+        return judge(self.parts.plant, reconstruct, outputs, name, rest, samples, held)
 
     def _rest(self, seen: Observation, column: int, size: float) -> Vector:
         """Where the outputs are, but in the middle half of what the limits allow now: there has to
         be room for steps both ways until the last of them.
         """
-        outputs, ends = self._parts.outputs, []
+        outputs, ends = self.parts.outputs, []
         for end in (outputs.low[column], outputs.high[column]):
             wanted = seen.applied.copy()
             wanted[column] = end
-            ends.append(float(self._safety.certify(seen, wanted, self._sent).action[column]))
+            ends.append(float(self.safety.certify(seen, wanted, self.sent).action[column]))
         rest = seen.applied.copy()
         margin = max(0.25 * (ends[1] - ends[0]), 2.0 * size)
         low, high = ends[0] + margin, ends[1] - margin
         rest[column] = min(max(rest[column], low), high) if low <= high else 0.5 * (low + high)
         return rest
-
-    def _command(self, seen: Observation, wanted: Vector) -> Vector:
-        """Certify and write one command; what was sent.
-
-        Raises:
-            LinkError: the plant has taken itself back, or nothing was written.
-        """
-        faults = self._handshake.permit(seen, True, seen.time_s)
-        self._handshake.settle(Source.FALLBACK, seen.time_s)
-        certified = self._safety.certify(
-            seen, self._handshake.follow(wanted, seen.applied), self._sent
-        )
-        certified = self._handshake.keep(certified, seen.applied)
-        if not self._handshake.may_write:
-            told = [*(f.text for f in faults), *(f.text for f in certified.faults)]
-            raise LinkError(f"stopped: control was lost: {'; '.join(told) or 'taken back'}")
-        self._sent = self.link.write(certified.action, Source.FALLBACK)
-        if not self._sent.written:
-            why = "; ".join(fault.text for fault in self._sent.faults)
-            raise LinkError(f"stopped: a command was not written: {why}")
-        self._handshake.told(self._sent.action, seen.time_s)
-        return self._sent.action
-
-    def _next(self) -> Observation:
-        """The image of the next period."""
-        beat = self._clock.wait(self._image)
-        seen = self.link.read(beat.now_s)
-        self._image = seen.sequence
-        return seen

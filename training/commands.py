@@ -2,6 +2,7 @@
 
 import json
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
@@ -157,9 +158,24 @@ def evaluate(
             "journal; minutes each.",
         ),
     ] = 0,
+    journal: Annotated[
+        Path | None,
+        typer.Option(
+            help="Journal of a real plant instead: what the bundle proposed there in mode shadow, "
+            "as `steadyhand shadow report` tells it."
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Run a bundle behind the safety filter on the held-out days, beside the rules."""
+    """Run a bundle behind the safety filter on the held-out days, beside the rules.
+
+    The days are simulated. What a bundle does on a real plant stands in that plant's journal:
+    --journal here, `steadyhand shadow report` for any controller in it; `steadyhand evidence make`
+    signs it.
+    """
+    if journal is not None:
+        _evaluate_journal(journal, bundle, trusted, as_json)
+        return
     if real_loop:
         _evaluate_real_loop(real_loop, bundle, trusted, as_json)
         return
@@ -180,6 +196,18 @@ def evaluate(
         share = f"{100.0 * row['filter_changed_share']:.1f} %"
         table.add_row(name, f"{row['gap_percent']:+.2f} %", str(broken), share)
     console().print(table)
+
+
+def _evaluate_journal(journal: Path, bundle: Path, trusted: Path, as_json: bool) -> None:
+    """What this bundle, and no other, proposed in mode shadow."""
+    from steadyhand.runtime.bundle.archive import read_file
+    from steadyhand.runtime.bundle.load import verify_bundle
+    from steadyhand.runtime.bundle.signature import TrustStore
+    from steadyhand.runtime.cli_evidence import shadow_report
+    from steadyhand.runtime.go_live import record_name
+
+    made = verify_bundle(read_file(bundle), TrustStore.read(trusted), datetime.now(UTC))
+    shadow_report(journal, record_name(made), as_json)
 
 
 def _evaluate_real_loop(sets: int, bundle: Path, trusted: Path, as_json: bool) -> None:

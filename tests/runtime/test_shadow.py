@@ -1,6 +1,9 @@
 """A shadow run scored from its journal, against policies whose figures are known beforehand."""
 
+import json
+from datetime import UTC, datetime
 from math import nan
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -8,9 +11,13 @@ from typer.testing import CliRunner
 
 from steadyhand.adapters.sim.plants import RunSpec
 from steadyhand.controllers.catalogue import plant_kind
+from steadyhand.controllers.errors import JournalError
 from steadyhand.controllers.frames import FilterMode, Proposal, ProposalStatus, Source
+from steadyhand.runtime.bundle.load import verify_bundle
+from steadyhand.runtime.bundle.signature import TrustStore
 from steadyhand.runtime.cli import complete
 from steadyhand.runtime.explain import explain
+from steadyhand.runtime.go_live import record_name
 from steadyhand.runtime.journal import Journal
 from steadyhand.runtime.modes import Mode
 from steadyhand.runtime.reader import JournalReader
@@ -145,3 +152,22 @@ def test_the_command_prints_a_table_and_data(tmp_path):
     assert all(name in shown.stdout for name in MEANINGS)
     data = CliRunner().invoke(complete(), ["shadow", "report", str(tmp_path / "j"), "--json"])
     assert '"support": 1.0' in data.stdout and "NaN" not in data.stdout
+
+
+def test_evaluate_tells_what_one_bundle_proposed_in_a_journal(tmp_path):
+    """Of the shipped bundle, and of no other controller in the same journal."""
+    shipped = Path(__file__).parents[2] / "configs" / "thermal_storage"
+    file, keys = shipped / "thermal_storage.shb", shipped / "keys"
+    trust = TrustStore.read(keys)
+    name = record_name(verify_bundle(file.read_bytes(), trust, datetime.now(UTC)))
+    shadow(tmp_path / "mine", Imitator(), ticks=20, bundle=name)
+    shadow(tmp_path / "other", Imitator(), ticks=20)
+
+    def evaluate(journal):
+        words = ["evaluate", str(file), "--trusted", str(keys), "--journal", str(journal)]
+        return CliRunner().invoke(complete(), [*words, "--json"])
+
+    assert json.loads(evaluate(tmp_path / "mine").stdout)["support"] == 1.0
+    refused = evaluate(tmp_path / "other")
+    assert isinstance(refused.exception, JournalError)
+    assert "no tick in mode shadow" in str(refused.exception)

@@ -1,0 +1,130 @@
+"""A visit to a running plant without the runtime: look, ask for control, command, hand back.
+
+What the tests on site have in common. Every command goes through the safety filter, as in service;
+the plant has to grant control and can take it back at any moment.
+"""
+
+import time
+from collections.abc import Callable
+
+import numpy as np
+
+from steadyhand.controllers.errors import LinkError
+from steadyhand.controllers.frames import LinkState, Observation, Sent, Source
+from steadyhand.controllers.reasons import ReasonCode
+from steadyhand.controllers.signals import Vector
+from steadyhand.controllers.trust.freshness import Freshness, FreshnessSettings
+from steadyhand.runtime import assemble
+from steadyhand.runtime.config import Loaded
+from steadyhand.runtime.events import EFFECTS, Situation, describe
+
+PLAIN_FAULTS = frozenset({ReasonCode.OBS_REPEAT, ReasonCode.OBS_STUCK, ReasonCode.OBS_RATE})
+"""What may be in a first image without a tag being wrong."""
+
+
+class Visit:
+    """One plant, its link and the parts that a command goes through."""
+
+    def __init__(
+        self,
+        loaded: Loaded,
+        parts: assemble.PlantParts,
+        patience_s: float,
+        say: Callable[[str], None],
+    ) -> None:
+        """Make the parts; nothing is connected yet.
+
+        Args:
+            loaded: the configuration, passed by the pre-flight.
+            parts: the plant.
+            patience_s: wall seconds to wait for the link and for the plant's grant.
+            say: told what happens, line by line, for the operator who watches.
+        """
+        config = loaded.config
+        self.parts, self.say = parts, say
+        self._patience_s = patience_s
+        self.link = assemble.make_link(loaded, parts)
+        self.safety = assemble.make_safety(config, parts)
+        self.sent = Sent(np.full(len(parts.outputs), np.nan), 0, 0.0, written=False)
+        self.image = -1
+        """Number of the newest image that was looked at."""
+        self._clock = assemble.make_clock(config, self.link)
+        self._handshake = assemble.make_handshake(config, parts)
+        self._judge = Freshness(parts.plant.observations, FreshnessSettings(max_repeats=1))
+
+    def close(self) -> None:
+        """Hand the plant back. Idempotent."""
+        self.link.close()
+
+    def look(self) -> list[str]:
+        """What is wrong with a first image: a measurement not there, or out of its range.
+
+        Nothing is moved for it.
+
+        Raises:
+            LinkError: the link does not come up in time.
+        """
+        until_s = time.monotonic() + self._patience_s
+        while (seen := self.next()).link is not LinkState.UP:
+            if time.monotonic() > until_s:
+                why = "; ".join(fault.text for fault in seen.faults) or str(seen.link)
+                raise LinkError(f"the link did not come up: {why}")
+        found = (*seen.faults, *self._judge.check(seen))
+        return [
+            f"{fault.code}: {describe(fault, EFFECTS[fault.code, Situation.WATCHING].alarm)}: "
+            "nothing was moved; correct the tag, its unit or its sign first"
+            for fault in found
+            if fault.signal in self.parts.plant.observations.names
+            and fault.code not in PLAIN_FAULTS
+        ]
+
+    def ask(self) -> None:
+        """Ask for control with the heartbeat alone, until the plant grants it.
+
+        Raises:
+            LinkError: it does not in time.
+        """
+        self.say("asking the plant for control")
+        until_s = time.monotonic() + self._patience_s
+        while True:
+            seen = self.next()
+            faults = self._handshake.permit(seen, True, seen.time_s)
+            if not self._handshake.obstacle:
+                self.say("granted")
+                return
+            if time.monotonic() > until_s:
+                why = "; ".join(fault.text for fault in faults) or "it does not grant control"
+                raise LinkError(f"the plant was asked for control: {why}")
+            self.link.write(seen.applied, Source.HANDS_OFF)
+            self._handshake.told(None, seen.time_s)
+
+    def command(
+        self, seen: Observation, wanted: Vector, source: Source = Source.FALLBACK
+    ) -> Vector:
+        """Certify and write one command; what was sent.
+
+        Raises:
+            LinkError: the plant has taken itself back, or nothing was written.
+        """
+        faults = self._handshake.permit(seen, True, seen.time_s)
+        self._handshake.settle(source, seen.time_s)
+        certified = self.safety.certify(
+            seen, self._handshake.follow(wanted, seen.applied), self.sent
+        )
+        certified = self._handshake.keep(certified, seen.applied)
+        if not self._handshake.may_write:
+            told = [*(f.text for f in faults), *(f.text for f in certified.faults)]
+            raise LinkError(f"stopped: control was lost: {'; '.join(told) or 'taken back'}")
+        self.sent = self.link.write(certified.action, source)
+        if not self.sent.written:
+            why = "; ".join(fault.text for fault in self.sent.faults)
+            raise LinkError(f"stopped: a command was not written: {why}")
+        self._handshake.told(self.sent.action, seen.time_s)
+        return self.sent.action
+
+    def next(self) -> Observation:
+        """The image of the next period."""
+        beat = self._clock.wait(self.image)
+        seen = self.link.read(beat.now_s)
+        self.image = seen.sequence
+        return seen
