@@ -13,6 +13,7 @@ from typing import Protocol, runtime_checkable
 from steadyhand.controllers.frames import LinkState
 from steadyhand.controllers.protocols import Policy
 from steadyhand.runtime.exposition import Family, Kind
+from steadyhand.runtime.guard import deaths
 from steadyhand.runtime.health import Health
 from steadyhand.runtime.journal import Journal
 from steadyhand.runtime.slot import PolicySlot
@@ -55,6 +56,8 @@ class Vitals:
     fed_s: float = 0.0
     """When it last got one."""
     commands_refused: int = 0
+    task_deaths: int = 0
+    """Threads that a defect ended."""
 
 
 Look = Callable[[], Vitals]
@@ -117,6 +120,7 @@ class ServiceVitals:
             watchdog_s=health.watchdog_s,
             fed_s=self.wall() - ago_s if isfinite(ago_s) else 0.0,
             commands_refused=self.refused(),
+            task_deaths=deaths.count,
         )
 
 
@@ -159,6 +163,8 @@ def families(vitals: Vitals) -> Iterable[Family]:
          "When the service manager last got a sign of life; 0: never.", vitals.fed_s),
         ("operator_refused_total", "counter", "Operators' commands refused.",
          vitals.commands_refused),
+        ("task_deaths_total", "counter", "Threads of the runtime that a defect ended.",
+         vitals.task_deaths),
     )  # fmt: skip
     for name, kind, meaning, value in values:
         yield Family(f"steadyhand_{name}", kind, meaning, [({}, value)])

@@ -354,7 +354,7 @@ def test_vitals_one_by_one():
         connects=4, clock_offset_s=-1.5, overtaken=2, policy_bytes=300, as_configured=False,
         bundle_not_after_s=2e9, swaps=1, certificates={"own": 1.9e9, "trusted": 1.8e9},
         disk_free_bytes=10.0, disk_size_bytes=40.0, journal_backlog=5, journal_lag_s=0.5,
-        watchdog_s=30.0, fed_s=1.7e9, commands_refused=6,
+        watchdog_s=30.0, fed_s=1.7e9, commands_refused=6, task_deaths=3,
     )  # fmt: skip
     page = metrics(vitals=lambda: look)
     expected = {
@@ -364,6 +364,7 @@ def test_vitals_one_by_one():
         "bundle_swaps_total": 1, "journal_disk_free_bytes": 10, "journal_disk_size_bytes": 40,
         "journal_backlog_records": 5, "journal_lag_seconds": 0.5, "watchdog_timeout_seconds": 30,
         "watchdog_fed_timestamp_seconds": 1.7e9, "operator_refused_total": 6,
+        "task_deaths_total": 3,
     }  # fmt: skip
     assert {name: value(page, name) for name in expected} == expected
     name = "certificate_not_after_timestamp_seconds"
@@ -538,7 +539,25 @@ def test_every_indicator_can_move():
     """A gauge or counter that cannot change shows nothing: compare a quiet and a wild history."""
     quiet = metrics(wall=lambda: 0.0)
     moved = Vitals(
-        LinkState.UP, 1, 1.0, 1, "ready", 1, 1, False, 1.0, 1, {}, 1.0, 1.0, 1, 1.0, 1.0, 1.0, 1
+        LinkState.UP,
+        1,
+        1.0,
+        1,
+        "ready",
+        1,
+        1,
+        False,
+        1.0,
+        1,
+        {},
+        1.0,
+        1.0,
+        1,
+        1.0,
+        1.0,
+        1.0,
+        1,
+        1,
     )
     wild = metrics(wall=lambda: 5.0, vitals=lambda: moved)
     wild.refused = wild.restarts = 1
