@@ -386,6 +386,7 @@ def admit(loaded: Loaded, parts: PlantParts, file: Path, known: TrustStore | Non
         # nothing ever ran here before the folder was made; looking must not make it
         installed=installed_state(loaded) if state_folder(loaded).exists() else None,
         providers=(provider,) if provider == "cpu" else (provider, "cpu"),
+        require_provider=loaded.config.inference.require_provider,
         rollback_token=read_file(permit) if permit.exists() else None,
         accept_quick=section.accept_quick is not None,
     )

@@ -405,6 +405,11 @@ class Inference(Section):
 
     isolation: Literal["process", "thread"] = "process"
     provider: Literal["cpu", "cuda"] = "cpu"
+    require_provider: bool = Field(
+        default=False,
+        description="true refuses a bundle that would not run on provider; false runs it on the "
+        "CPU and tells it",
+    )
     deadline: Answer = Field(default=0.5, description="real time the policy has to answer")
     memory: Memory = Field(default=2.0**31, description="most memory of the child process")
     recycle: Memory | None = Field(

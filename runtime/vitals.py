@@ -17,6 +17,7 @@ from steadyhand.runtime.exposition import Family, Kind
 from steadyhand.runtime.go_live import Basis
 from steadyhand.runtime.health import Health
 from steadyhand.runtime.journal import Journal
+from steadyhand.runtime.provider import served_by
 from steadyhand.runtime.refusals import CODES, OTHER
 from steadyhand.runtime.slot import PolicySlot
 from steadyhand.runtime.worker import PolicyProcess
@@ -68,6 +69,8 @@ class Vitals:
     """By code."""
     basis: Basis = Basis.NO_BUNDLE
     """What mode full stands on, for the bundle that serves."""
+    provider_as_asked: bool = True
+    """False: the policy runs, and not where `inference.provider` asks."""
 
 
 Look = Callable[[], Vitals]
@@ -123,6 +126,7 @@ class ServiceVitals:
             policy=_state_of(policy, self.policy.label),
             policy_restarts=policy.restarts if isinstance(policy, PolicyProcess) else 0,
             policy_bytes=policy.resident_bytes() if isinstance(policy, PolicyProcess) else 0,
+            provider_as_asked=not served_by(policy)[1],
             as_configured=not self.alarm(),
             bundle_not_after_s=self.bundle_not_after_s,
             basis=self.basis(),
@@ -158,6 +162,9 @@ def families(vitals: Vitals) -> Iterable[Family]:
          vitals.policy_restarts),
         ("policy_resident_memory_bytes", "gauge", "Memory of the policy's process.",
          vitals.policy_bytes),
+        ("policy_provider_as_asked", "gauge",
+         "0: the policy does not run where inference.provider asks.",
+         float(vitals.provider_as_asked)),
         ("bundle_as_configured", "gauge",
          "0: the configured bundle was refused; another or none serves.",
          float(vitals.as_configured)),
