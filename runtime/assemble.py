@@ -46,6 +46,7 @@ from steadyhand.runtime.record import RecordLayout
 if TYPE_CHECKING:
     from steadyhand.adapters.sim.link import SimLink
     from steadyhand.controllers.safety.chain import SafetyChain
+    from steadyhand.controllers.safety.limits import Limits
 
 
 TRIAL_BYTES = 512 * 2**20
@@ -201,9 +202,21 @@ def opcua_tags(parts: PlantParts, link: cfg.OpcUaLink, time_scale: float = 1.0) 
     units = {signal.name: signal.unit for signal in (*parts.plant.observations, *parts.outputs)}
     outputs = {}
     for name, tag in link.outputs.items():
-        entry: dict[str, Any] = {"address": tag.node, "wire_type": tag.wire, "unit": tag.unit or ""}
+        entry: dict[str, Any] = {
+            "address": tag.node,
+            "wire_type": tag.wire,
+            "unit": tag.unit or "",
+            "scale": tag.scale,
+        }
         if tag.feedback is not None:
-            entry["feedback"] = {"address": tag.feedback, "unit": tag.unit or units[name]}
+            scale = tag.feedback_scale or tag.scale
+            usual = units[name] if scale == 1.0 else ""
+            entry["feedback"] = {
+                "address": tag.feedback,
+                "wire_type": "auto",
+                "scale": scale,
+                "unit": (tag.unit or usual) if scale == tag.scale else "",
+            }
         if tag.participation is not None:
             entry["participation"] = {"address": tag.participation}
         if tag.follow_tolerance is not None and tag.follow_time is not None and name in units:
@@ -251,15 +264,32 @@ def make_safety(config: cfg.Config, parts: PlantParts) -> "SafetyChain":
     """Filter and last line, from the plant's definition and the wire's number types alone."""
     from steadyhand.controllers.safety.atacom import AtacomDC
     from steadyhand.controllers.safety.chain import SafetyChain
-    from steadyhand.controllers.safety.limits import Limits
 
-    model = parts.kind.safety_model(parts.parameters)
-    tags = config.link.outputs if isinstance(config.link, cfg.OpcUaLink) else {}
-    narrow = {name for name, tag in tags.items() if tag.wire == "Float"}
-    wire = tuple("float32" if name in narrow else "float64" for name in parts.outputs.names)
-    limits = Limits(parts.outputs, parts.plant.period_s, wire)
+    model, limits = parts.kind.safety_model(parts.parameters), make_limits(config, parts)
     inner = AtacomDC(model, parts.kind.constraints(parts.parameters), limits)
     return SafetyChain(inner, limits, model.backup)
+
+
+def make_limits(config: cfg.Config, parts: PlantParts) -> "Limits":
+    """The last line before the wire.
+
+    Raises:
+        SafetyError: an output cannot be said in the numbers that its wire type stores.
+    """
+    from steadyhand.adapters.opcua.wire import WIRE_TYPES
+    from steadyhand.controllers.safety.limits import Limits, Whole, Wire
+
+    tags = config.link.outputs if isinstance(config.link, cfg.OpcUaLink) else {}
+
+    def stored(name: str) -> Wire:
+        tag = tags.get(name)
+        if tag is None or not tag.whole:
+            return "float32" if tag is not None and tag.wire == "Float" else "float64"
+        kind = WIRE_TYPES[tag.wire]
+        return Whole(tag.scale, kind.low, kind.high)
+
+    wire = tuple(stored(name) for name in parts.outputs.names)
+    return Limits(parts.outputs, parts.plant.period_s, wire)
 
 
 def make_image_judge(config: cfg.Config, parts: PlantParts) -> ImageJudge:
@@ -356,6 +386,7 @@ def admit(loaded: Loaded, parts: PlantParts, file: Path, known: TrustStore | Non
         # nothing ever ran here before the folder was made; looking must not make it
         installed=installed_state(loaded) if state_folder(loaded).exists() else None,
         providers=(provider,) if provider == "cpu" else (provider, "cpu"),
+        require_provider=loaded.config.inference.require_provider,
         rollback_token=read_file(permit) if permit.exists() else None,
         accept_quick=section.accept_quick is not None,
     )

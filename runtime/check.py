@@ -35,6 +35,7 @@ from steadyhand.controllers.errors import (
     ConfigError,
     LinkError,
     ModelError,
+    SafetyError,
     SteadyhandError,
 )
 from steadyhand.controllers.heuristics.transfer import Transfer
@@ -46,6 +47,7 @@ from steadyhand.runtime.assemble import (
     kept_bundle,
     make_gate,
     make_heuristic,
+    make_limits,
     make_modes,
     make_plant,
     opcua_settings,
@@ -129,8 +131,10 @@ def _plant(loaded: Loaded) -> Iterator[Problem]:
         except ConfigError as error:
             yield _problem(loaded, ("safety", "limits", name), str(error), "CFG_BOUNDS")
     if isinstance(config.link, OpcUaLink):
-        signals = {name: (tag.unit, tag.scale) for name, tag in config.link.signals.items()}
-        outputs = {name: (tag.unit, 1.0) for name, tag in config.link.outputs.items()}
+        signals = {name: (tag.unit, tag.scale, True) for name, tag in config.link.signals.items()}
+        outputs = {
+            name: (tag.unit, tag.scale, tag.whole) for name, tag in config.link.outputs.items()
+        }
         yield from _names(loaded, "signals", plant.observations, signals)
         yield from _names(loaded, "outputs", plant.outputs, outputs)
         try:
@@ -141,21 +145,24 @@ def _plant(loaded: Loaded) -> Iterator[Problem]:
 
 
 def _names(
-    loaded: Loaded, section: str, wanted: SignalSet, given: dict[str, tuple[str | None, float]]
+    loaded: Loaded,
+    section: str,
+    wanted: SignalSet,
+    given: dict[str, tuple[str | None, float, bool]],
 ) -> Iterator[Problem]:
     """Every signal of the plant exactly once, in a unit that means the same."""
     for name in wanted.names:
         if name not in given:
             text = f"the plant needs {name} [{wanted.signals[wanted.index(name)].unit}]; add it"
             yield _problem(loaded, ("link", section, name), text, "CFG_MISSING")
-    for name, (unit, scale) in given.items():
+    for name, (unit, scale, scalable) in given.items():
         path: FieldPath = ("link", section, name)
         if name not in wanted.names:
             text = f"the plant has no {name!r}; it has: {', '.join(wanted.names)}"
             yield _problem(loaded, path, text, "CFG_UNKNOWN")
             continue
         needed = wanted.signals[wanted.index(name)].unit
-        why = _unit_fault(unit, needed, scale, section == "signals") if unit is not None else ""
+        why = _unit_fault(unit, needed, scale, scalable) if unit is not None else ""
         if why:
             yield _problem(loaded, (*path, "unit"), f"{unit!r}: {why}", "CFG_UNIT")
 
@@ -502,6 +509,10 @@ def _assembly(loaded: Loaded) -> Iterator[Problem]:
         Transfer(parts.outputs, config.fallback.transfer)
         if isinstance(config.link, OpcUaLink):
             opcua_settings(loaded, config.link)
+            if any(tag.whole for tag in config.link.outputs.values()):
+                make_limits(config, parts)
+    except SafetyError as error:
+        yield _problem(loaded, ("link", "outputs"), str(error), "CFG_BOUNDS")
     except SteadyhandError as error:
         yield _problem(loaded, (), str(error), "CFG_ASSEMBLY")
 

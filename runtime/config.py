@@ -96,6 +96,13 @@ def refuse(code: str, message: str) -> PydanticCustomError:
     return PydanticCustomError(f"steadyhand.{code}", "{text}", {"text": message})
 
 
+WireName = Literal[
+    "Boolean", "SByte", "Byte", "Int16", "UInt16", "Int32", "UInt32", "Int64", "UInt64", "Float",
+    "Double",
+]  # fmt: skip
+Scale = Annotated[float, Field(gt=0.0, le=1e12)]
+
+
 class Tag(Section):
     """One number on the plant's OPC UA server."""
 
@@ -109,15 +116,12 @@ class Tag(Section):
 class SignalTag(Tag):
     """One measurement."""
 
-    wire: Literal[
-        "auto", "Boolean", "SByte", "Byte", "Int16", "UInt16", "Int32", "UInt32", "Int64", "UInt64",
-        "Float", "Double",
-    ] = Field(
+    wire: Literal["auto"] | WireName = Field(
         default="auto",
         description="data type on the server; auto: what it declares when the link first comes up, "
         "and the same ever after",
-    )  # fmt: skip
-    scale: Annotated[float, Field(gt=0.0, le=1e12)] = Field(
+    )
+    scale: Scale = Field(
         default=1.0,
         description="signal units per number on the server: 0.1 for an Int16 in tenths of a degree",
     )
@@ -141,9 +145,21 @@ class SignalTag(Tag):
 class OutputTag(Tag):
     """One manipulated variable."""
 
-    wire: Literal["Double", "Float"] = "Double"
+    wire: WireName = Field(
+        default="Double",
+        description="data type on the server; the safety filter reckons with what it can store, so "
+        "it is fixed here",
+    )
+    scale: Scale = Field(
+        default=1.0,
+        description="output's unit per number on the server, for whole numbers only: 0.1 for an "
+        "Int16 in tenths of a kW; true of a Boolean is one scale",
+    )
     feedback: NodeText | None = Field(
         default=None, description="node that tells what is really applied; default: the node itself"
+    )
+    feedback_scale: Scale | None = Field(
+        default=None, description="output's unit per number of the feedback; default: scale"
     )
     participation: NodeText | None = Field(
         default=None,
@@ -162,7 +178,18 @@ class OutputTag(Tag):
     def _follows(self) -> "OutputTag":
         if (self.follow_tolerance is None) != (self.follow_time is None):
             raise refuse("CFG_MISSING", "follow_tolerance and follow_time go together: give both")
+        if self.scale != 1.0 and not self.whole:
+            raise refuse(
+                "CFG_UNIT",
+                f"scale={self.scale:g}: only whole numbers are scaled, and a {self.wire} is none; "
+                "let the server take the output's own unit, or name an integer type in wire",
+            )
         return self
+
+    @property
+    def whole(self) -> bool:
+        """Are whole numbers written?"""
+        return self.wire not in ("Float", "Double")
 
 
 class Handshake(Section):
@@ -378,6 +405,11 @@ class Inference(Section):
 
     isolation: Literal["process", "thread"] = "process"
     provider: Literal["cpu", "cuda"] = "cpu"
+    require_provider: bool = Field(
+        default=False,
+        description="true refuses a bundle that would not run on provider; false runs it on the "
+        "CPU and tells it",
+    )
     deadline: Answer = Field(default=0.5, description="real time the policy has to answer")
     memory: Memory = Field(default=2.0**31, description="most memory of the child process")
     recycle: Memory | None = Field(

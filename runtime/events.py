@@ -107,6 +107,14 @@ _ROWS: Mapping[ReasonCode, _Row] = {
         "link to the plant is not encrypted and signed",
         "give the server and this runtime certificates",
     ),
+    # The session ends with its channel and a new one is made: the link's state says who drives.
+    ReasonCode.CHANNEL_RENEW_FAIL: (
+        _POLICY,
+        _WARNING,
+        0,
+        "the secure channel to the plant could not be renewed; a new one is made",
+        "none at once; if it repeats, check the plant server and the network",
+    ),
     ReasonCode.NO_SESSION_SLOT: (
         _OFF,
         _ALARM,

@@ -49,6 +49,7 @@ from steadyhand.runtime.notices import LENGTH, Notices
 from steadyhand.runtime.operator import OperatorServer
 from steadyhand.runtime.operator_people import OperatorSettings
 from steadyhand.runtime.priority import Priority
+from steadyhand.runtime.provider import ProviderWatch
 from steadyhand.runtime.recorder import Recorder
 from steadyhand.runtime.reload import Reload
 from steadyhand.runtime.reminders import reminders
@@ -156,6 +157,7 @@ class Service:
         self.reload = Reload(self.loaded.file, self.loaded.digest, self._tell_reload)
         self.certificates = self._watch_certificates()
         self._wall, self._untested = WallWatch(self._tell_event), self._tell_versions()
+        self.provider = ProviderWatch(self.recorder.event)
         self.vitals = self._make_vitals()
         self.metrics = Metrics(
             Identity(config.name, parts.kind.id, record_name(bundle)),
@@ -468,6 +470,7 @@ class Service:
         if self.scada is not None:
             yield from self.scada.faults
         yield from self.certificates.look()
+        yield from self.provider.look(self.policy.policy)
         audit = self.journal.fault()
         if audit is not None:
             yield audit

@@ -18,6 +18,7 @@ from steadyhand.runtime.go_live import Basis
 from steadyhand.runtime.guard import deaths
 from steadyhand.runtime.health import Health
 from steadyhand.runtime.journal import Journal
+from steadyhand.runtime.provider import served_by
 from steadyhand.runtime.refusals import CODES, OTHER
 from steadyhand.runtime.slot import PolicySlot
 from steadyhand.runtime.worker import PolicyProcess
@@ -71,6 +72,8 @@ class Vitals:
     """What mode full stands on, for the bundle that serves."""
     task_deaths: int = 0
     """Threads that a defect ended."""
+    provider_as_asked: bool = True
+    """False: the policy runs, and not where `inference.provider` asks."""
 
 
 Look = Callable[[], Vitals]
@@ -126,6 +129,7 @@ class ServiceVitals:
             policy=_state_of(policy, self.policy.label),
             policy_restarts=policy.restarts if isinstance(policy, PolicyProcess) else 0,
             policy_bytes=policy.resident_bytes() if isinstance(policy, PolicyProcess) else 0,
+            provider_as_asked=not served_by(policy)[1],
             as_configured=not self.alarm(),
             bundle_not_after_s=self.bundle_not_after_s,
             basis=self.basis(),
@@ -162,6 +166,9 @@ def families(vitals: Vitals) -> Iterable[Family]:
          vitals.policy_restarts),
         ("policy_resident_memory_bytes", "gauge", "Memory of the policy's process.",
          vitals.policy_bytes),
+        ("policy_provider_as_asked", "gauge",
+         "0: the policy does not run where inference.provider asks.",
+         float(vitals.provider_as_asked)),
         ("bundle_as_configured", "gauge",
          "0: the configured bundle was refused; another or none serves.",
          float(vitals.as_configured)),

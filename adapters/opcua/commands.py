@@ -65,8 +65,9 @@ class Encoder:
         self._low, self._high = signals.low, signals.high
         self._slack = OUTSIDE_SHARE * (signals.high - signals.low)
         self._scale = tuple(tag.scale for tag in tags.outputs)
-        self._wire_low = tuple(float(v) for v in signals.low / np.array(self._scale))
-        self._wire_high = tuple(float(v) for v in signals.high / np.array(self._scale))
+        pairs = list(zip(signals.low, signals.high, self._scale, strict=True))
+        self._wire_low = tuple(_in_steps(float(low), scale) for low, _, scale in pairs)
+        self._wire_high = tuple(_in_steps(float(high), scale) for _, high, scale in pairs)
 
     def fault(self, action: Vector) -> Fault | None:
         """Why `action` (n_u,) must not go out: the last question before the wire."""
@@ -94,3 +95,9 @@ class Encoder:
             )
         )
         return wire, np.array(wire) * self._scale
+
+
+def _in_steps(limit: float, scale: float) -> float:
+    """A limit in wire units; a limit that is a whole number of them is exactly that number."""
+    near = float(round(limit / scale))
+    return near if near * scale == limit else limit / scale

@@ -41,6 +41,10 @@ class LinkTimeoutError(LinkError):
     """No answer within the deadline."""
 
 
+class ChannelError(LinkError):
+    """The secure channel could not be renewed before its token ends."""
+
+
 async def within(seconds: float, awaitable: Awaitable[T], what: str) -> T:
     """Await with a deadline.
 
@@ -75,6 +79,19 @@ class Session:
         """False once the socket is known to be gone."""
         protocol = self.protocol
         return protocol is not None and protocol.transport is not None
+
+    async def channel_lost(self) -> None:
+        """Wait until the channel can be renewed no more: asyncua tries once and says nothing.
+
+        Raises:
+            ChannelError: a renewal was refused or not answered. The session lives on until its
+                token ends, so there is time for a new one.
+        """
+        renewal = self._client._renew_channel_task
+        await asyncio.wait([renewal])
+        error = None if renewal.cancelled() else renewal.exception()
+        why = str(error) or type(error).__name__
+        raise ChannelError(f"the secure channel was not renewed ({why}): a new one is made")
 
     async def call(self, request: Any, reply: Any, what: str) -> Any:  # noqa: ANN401
         """Send one request, decode the reply, check the service result.

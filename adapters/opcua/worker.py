@@ -22,7 +22,13 @@ from steadyhand.adapters.opcua.plant import Plant
 from steadyhand.adapters.opcua.refusals import words_of
 from steadyhand.adapters.opcua.resolve import VerificationError, remapped, resolve
 from steadyhand.adapters.opcua.security import Credentials, ServerIdentityError
-from steadyhand.adapters.opcua.session import LinkTimeoutError, Session, open_session, within
+from steadyhand.adapters.opcua.session import (
+    ChannelError,
+    LinkTimeoutError,
+    Session,
+    open_session,
+    within,
+)
 from steadyhand.adapters.opcua.settings import OpcUaSettings
 from steadyhand.adapters.opcua.tags import TagMap
 from steadyhand.adapters.opcua.wire import WIRE_TYPES, WireType
@@ -254,6 +260,7 @@ class Worker:
         tasks = [
             asyncio.create_task(feed.run(), name="read"),
             asyncio.create_task(self._write(plant, feed), name="write"),
+            asyncio.create_task(session.channel_lost(), name="renew"),
             asyncio.create_task(self._stop.wait(), name="stop"),
         ]
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -263,6 +270,8 @@ class Worker:
             if task.cancelled():
                 raise LinkError(f"the {task.get_name()} task was cancelled: starting over")
             error = task.exception()
+            if isinstance(error, ChannelError):
+                self._board.tell(Fault(ReasonCode.CHANNEL_RENEW_FAIL, text=str(error)))
             if error is not None:
                 raise error
         raise LinkError("the link's own tasks ended: starting over")

@@ -147,26 +147,24 @@ class AtacomDC:
                 f"gains are for an input set of diameter {gains.diameter:g}, the inputs span "
                 f"{size:g}: a row could be softer than its margin covers"
             )
-        widest = np.maximum(np.abs(limits.low), np.abs(limits.high)).astype(np.float32)
-        quantum = np.where(limits.narrow, np.spacing(widest), 0.0)
         n, m = len(inputs), len(constraints)
         self.model, self.constraints, self.limits, self.gains = model, constraints, limits, gains
         self.variant = variant
-        self.rows = RowFilter(constraints, gains, r, variant, quantum, solver)
+        self.rows = RowFilter(constraints, gains, r, variant, limits.quantum, solver)
         self.max_age_s = None if max_age_s is None else np.array(max_age_s, dtype=np.float64)
         self._clock_ns = clock_ns
         self._residual_bounds = constraints.residual_bounds(gains)
         # Far enough out to keep every direction, near enough to keep every digit.
         span = _FAR * (limits.high - limits.low)
         self._far_low, self._far_high = limits.low - span, limits.high + span
-        self._wide: Mask = np.zeros(n, dtype=np.bool_)
+        self._wide = np.zeros(n)
         self._k, self._psi_trusted, self._psi_untrusted = np.zeros(m), np.zeros(m), np.zeros(m)
         self._J_G = np.zeros((m, n))
         self._low, self._high, self._lo, self._hi = (np.zeros(n) for _ in range(4))
         self._wanted, self._nominal, self._backup = (np.zeros(n) for _ in range(3))
         self._star, self._u, self._applied = (np.zeros(n) for _ in range(3))
         self._before = _Before(m, n)
-        cut(self._low, self._high, self.limits.narrow, self._lo, self._hi)
+        cut(self._low, self._high, self.limits.grid, self._lo, self._hi)
         all_within(self._k, _ABSURD)
         self._before.surprise(self._k, self._u, 1.0, self._residual_bounds)
 
@@ -191,7 +189,7 @@ class AtacomDC:
         if failed is not None:
             return self._give_up(failed, faults, started)
 
-        missed = cut(self._low, self._high, self.limits.narrow, self._lo, self._hi)
+        missed = cut(self._low, self._high, self.limits.grid, self._lo, self._hi)
         confine(self._backup, self._lo, self._hi, self._wide, self._backup)
         finite = all_finite(self._wanted)
         source = self._wanted if finite else self._backup
@@ -199,7 +197,7 @@ class AtacomDC:
 
         answer = self._solve(missed >= 0)
         action = np.empty(len(self._u))
-        confine(self._u, self._lo, self._hi, self.limits.narrow, action)
+        confine(self._u, self._lo, self._hi, self.limits.grid, action)
         if not finite:
             faults.append(self._not_finite())
             answer = _Answer(
@@ -221,7 +219,7 @@ class AtacomDC:
         self.limits.reach(last, self.gains.period_s, self._lo, self._hi)
         if self._linearise(observation, last, []) is not None:
             return None
-        if cut(self._low, self._high, self.limits.narrow, self._lo, self._hi) >= 0:
+        if cut(self._low, self._high, self.limits.grid, self._lo, self._hi) >= 0:
             return None
         confine(self._backup, self._lo, self._hi, self._wide, self._backup)
         rows, out = self.rows, np.empty(len(self._u))
@@ -365,7 +363,7 @@ class AtacomDC:
         """The rows cannot be told: the backup, inside the limits."""
         self._before.known = False
         action = np.empty(len(self._u))
-        confine(self._backup, self._lo, self._hi, self.limits.narrow, action)
+        confine(self._backup, self._lo, self._hi, self.limits.grid, action)
         correction = float(distance(action, self._wanted, self.rows.r))
         unknown = np.full(len(self.constraints), nan)
         report = FilterReport(

@@ -68,7 +68,8 @@ class SafetyChain:
         # As many rows as the filter's own reports have, so that records keep their shape.
         self._row_count = len(getattr(inner, "constraints", ()))
         self._wanted, self._action, self._last = np.zeros(n), np.zeros(n), np.zeros(n)
-        self._tolerance = 1e-6 * (limits.high - limits.low)
+        # What is passed is rounded to what the wire stores.
+        self._tolerance = np.maximum(1e-6 * (limits.high - limits.low), 0.5001 * limits.quantum)
         agree(self._action, self._wanted, self._tolerance)
 
     def certify(self, observation: Observation, wanted: Vector, sent: Sent) -> Certified:

@@ -5,6 +5,7 @@ plant applies now, and the time since then is never believed below half or above
 """
 
 from contextlib import suppress
+from dataclasses import dataclass
 from math import isfinite, isnan, nan
 
 import numpy as np
@@ -13,8 +14,25 @@ from numba import njit
 from steadyhand.controllers.errors import SafetyError
 from steadyhand.controllers.frames import Fault, Observation, Sent
 from steadyhand.controllers.reasons import ReasonCode
-from steadyhand.controllers.safety.arrays import Mask
-from steadyhand.controllers.signals import SignalSet, Vector
+from steadyhand.controllers.signals import Signal, SignalSet, Vector
+
+FLOAT32 = -1.0
+"""What the wire stores, as one number per output: 0, any 64-bit float; this, a 32-bit one; above 0,
+a whole number of such steps."""
+
+
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """Stored as a whole number: of which step, and from where to where its type goes."""
+
+    step: float
+    """Output units per one."""
+    low: float
+    high: float
+
+
+Wire = str | Whole
+"""How one output is stored: "float64", "float32", or as whole numbers."""
 
 
 def clamp_dt(dt_s: float, period_s: float) -> float:
@@ -46,13 +64,48 @@ def narrow_down(
 
 
 @njit(cache=True)
+def settle(
+    value: float,
+    grid: float,
+) -> float:
+    """The number nearest to `value` that the wire stores."""
+    if grid == 0.0:
+        return value
+    return np.float64(np.float32(value)) if grid < 0.0 else np.rint(value / grid) * grid
+
+
+@njit(cache=True)
+def settle_up(
+    value: float,
+    grid: float,
+) -> float:
+    """Smallest number >= value that the wire stores."""
+    if grid < 0.0:
+        return narrow_up(value)
+    near = settle(value, grid)
+    return near if near >= value else (np.rint(value / grid) + 1.0) * grid
+
+
+@njit(cache=True)
+def settle_down(
+    value: float,
+    grid: float,
+) -> float:
+    """Largest number <= value that the wire stores."""
+    if grid < 0.0:
+        return narrow_down(value)
+    near = settle(value, grid)
+    return near if near <= value else (np.rint(value / grid) - 1.0) * grid
+
+
+@njit(cache=True)
 def reachable(
     low: Vector,
     high: Vector,
     rate: Vector,
     last: Vector,
     dt_s: float,
-    narrow: Mask,
+    grid: Vector,
     lo: Vector,
     hi: Vector,
 ) -> None:
@@ -64,13 +117,13 @@ def reachable(
         rate: (n,) largest |change| per second; may be inf.
         last: (n,) command that the plant applies now; NaN: unknown, the box alone counts.
         dt_s: clamped time step.
-        narrow: (n,) stored as a 32-bit float; the interval then ends on such numbers.
+        grid: (n,) what the wire stores (`FLOAT32`); the interval ends on such numbers.
         lo: (n,) out.
         hi: (n,) out, never below `lo`.
     """
     for a in range(low.shape[0]):
-        bottom = narrow_up(low[a]) if narrow[a] else low[a]
-        top = narrow_down(high[a]) if narrow[a] else high[a]
+        bottom = settle_up(low[a], grid[a])
+        top = settle_down(high[a], grid[a])
         lo[a] = bottom
         hi[a] = top
         if np.isfinite(last[a]):
@@ -78,17 +131,17 @@ def reachable(
             step = rate[a] * dt_s
             down = anchor - step
             up = anchor + step
-            if narrow[a]:
+            if grid[a] != 0.0:
                 # Where the ramp is finer than the wire: stay.
-                stay = np.float64(np.float32(anchor))
-                down = min(narrow_up(down), stay)
-                up = max(narrow_down(up), stay)
+                stay = settle(anchor, grid[a])
+                down = min(settle_up(down, grid[a]), stay)
+                up = max(settle_down(up, grid[a]), stay)
             lo[a] = max(bottom, down)
             hi[a] = min(top, up)
 
 
 @njit(cache=True)
-def cut(low: Vector, high: Vector, narrow: Mask, lo: Vector, hi: Vector) -> int:
+def cut(low: Vector, high: Vector, grid: Vector, lo: Vector, hi: Vector) -> int:
     """Cut the reachable box [lo, hi] by the bounds of this moment, in place.
 
     Where they do not meet, the nearest reachable point is all that is left; where the bounds of
@@ -97,7 +150,7 @@ def cut(low: Vector, high: Vector, narrow: Mask, lo: Vector, hi: Vector) -> int:
     Args:
         low: (n,) lower bounds of this moment.
         high: (n,) upper bounds of this moment.
-        narrow: (n,) stored as a 32-bit float.
+        grid: (n,) what the wire stores (`FLOAT32`).
         lo: (n,) lower end of the reachable box.
         hi: (n,) upper end of the reachable box, never below `lo`.
 
@@ -106,8 +159,8 @@ def cut(low: Vector, high: Vector, narrow: Mask, lo: Vector, hi: Vector) -> int:
     """
     missed = -1
     for a in range(lo.shape[0]):
-        bottom = max(lo[a], narrow_up(low[a]) if narrow[a] else low[a])
-        top = min(hi[a], narrow_down(high[a]) if narrow[a] else high[a])
+        bottom = max(lo[a], settle_up(low[a], grid[a]))
+        top = min(hi[a], settle_down(high[a], grid[a]))
         if bottom > top:
             # Beyond one end of what is reachable this is that end.
             bottom = top = min(max(0.5 * (low[a] + high[a]), lo[a]), hi[a])
@@ -132,7 +185,7 @@ def confine(
     wanted: Vector,
     lo: Vector,
     hi: Vector,
-    narrow: Mask,
+    grid: Vector,
     out: Vector,
 ) -> int:
     """Clip (n,) `wanted` into [lo, hi] and round it to what the wire stores, never -0.0.
@@ -148,9 +201,7 @@ def confine(
         if excess > worst:
             worst = excess
             clipped = a
-        if narrow[a]:
-            value = np.float64(np.float32(value))
-        out[a] = value + 0.0
+        out[a] = settle(value, grid[a]) + 0.0
     return clipped
 
 
@@ -202,18 +253,19 @@ class Limits:
     """Hard limits of the outputs, applied to the number as the wire stores it."""
 
     def __init__(
-        self, outputs: SignalSet, period_s: float, wire: tuple[str, ...] | None = None
+        self, outputs: SignalSet, period_s: float, wire: tuple[Wire, ...] | None = None
     ) -> None:
         """Take the bounds from the outputs' declaration; nothing can widen them later.
 
         Args:
             outputs: bounds and rates; `rate_per_s` may be inf.
             period_s: control period, plant seconds.
-            wire: "float64" or "float32" for each output; all float64 by default.
+            wire: how each output is stored; all float64 by default.
 
         Raises:
             SafetyError: a bound is NaN or inverted, a rate or the period is not positive, the
-                wire type is unknown, or no number of it lies within the bounds.
+                wire type is unknown, no number of it lies within the bounds, or the ramp is finer
+                than its steps.
         """
         wire = wire if wire is not None else ("float64",) * len(outputs)
         if not (isfinite(period_s) and period_s > 0):
@@ -222,12 +274,18 @@ class Limits:
             raise SafetyError(f"limits: {len(wire)} wire types for {len(outputs)} outputs")
         for signal, kind in zip(outputs, wire, strict=True):
             _check(signal.name, signal.low, signal.high, signal.rate_per_s, kind)
+            _check_whole(signal, kind, period_s)
         self.outputs = outputs
         self.period_s = period_s
-        self.narrow: Mask = np.array([kind == "float32" for kind in wire])
+        self.grid: Vector = np.array([_grid(kind) for kind in wire])
         self.low = outputs.low.copy()
         self.high = outputs.high.copy()
         self.rate_per_s = outputs.rate_per_s.copy()
+        narrow, self.quantum = self.grid < 0.0, self.grid.copy()
+        widest = np.maximum(np.abs(self.low), np.abs(self.high))[narrow].astype(np.float32)
+        with np.errstate(over="ignore"):  # there is no next one after the widest
+            self.quantum[narrow] = np.spacing(widest)
+        """(n,) largest step of what the wire stores; 0: none that counts."""
         self._lo = np.zeros(len(outputs))
         self._hi = np.zeros(len(outputs))
         self._last = np.zeros(len(outputs))
@@ -242,7 +300,7 @@ class Limits:
     def reach(self, last: Vector, dt_s: float, lo: Vector, hi: Vector) -> None:
         """Write into `lo`, `hi` (n,) what each output may take, given the applied one."""
         dt_s = clamp_dt(dt_s, self.period_s)
-        reachable(self.low, self.high, self.rate_per_s, last, dt_s, self.narrow, lo, hi)
+        reachable(self.low, self.high, self.rate_per_s, last, dt_s, self.grid, lo, hi)
 
     def last_applied(self, applied: Vector, sent: Vector, written: bool) -> Vector:
         """Command (n,) that the plant applies now, from its read-back and what was sent.
@@ -279,7 +337,7 @@ class Limits:
             faults = (self._nonfinite(self._wanted),)
             self._wanted[:] = np.where(np.isfinite(self._from), self._from, self._rest)
         self.reach(self._from, dt_s, self._lo, self._hi)
-        clipped = confine(self._wanted, self._lo, self._hi, self.narrow, out)
+        clipped = confine(self._wanted, self._lo, self._hi, self.grid, out)
         if clipped >= 0:
             faults += (self._clipped(clipped, float(self._wanted[clipped]), float(out[clipped])),)
         return out, faults
@@ -303,7 +361,39 @@ class Limits:
         )
 
 
-def _check(name: str, low: float, high: float, rate_per_s: float, wire: str) -> None:
+def _grid(kind: Wire) -> float:
+    if isinstance(kind, Whole):
+        return kind.step
+    return FLOAT32 if kind == "float32" else 0.0
+
+
+def _check_whole(signal: Signal, kind: Wire, period_s: float) -> None:
+    """Refuse whole numbers that cannot say what the output may be.
+
+    Raises:
+        SafetyError: see `Limits`.
+    """
+    if not isinstance(kind, Whole):
+        return
+    name, step = signal.name, kind.step
+    if not (isfinite(step) and step > 0):
+        raise SafetyError(f"limits of {name}: step={step}: must be finite and > 0")
+    first, last = settle_up(signal.low, step), settle_down(signal.high, step)
+    within = kind.low <= round(first / step) and round(last / step) <= kind.high
+    if first >= last or not within:
+        raise SafetyError(
+            f"limits of {name}: [{signal.low:g}, {signal.high:g}] {signal.unit} in whole steps of "
+            f"{step:g} do not fit the type ({kind.low:g} to {kind.high:g}): choose another wire "
+            "type or scale"
+        )
+    if signal.rate_per_s * period_s < step:
+        raise SafetyError(
+            f"limits of {name}: the ramp of {signal.rate_per_s * period_s:g} {signal.unit} a "
+            f"period is finer than a step of {step:g}, so it could never move: a finer scale"
+        )
+
+
+def _check(name: str, low: float, high: float, rate_per_s: float, wire: Wire) -> None:
     """Refuse limits that could not limit.
 
     Raises:
@@ -313,7 +403,7 @@ def _check(name: str, low: float, high: float, rate_per_s: float, wire: str) -> 
         raise SafetyError(f"limits of {name}: low={low} high={high}: need finite low < high")
     if not rate_per_s > 0:
         raise SafetyError(f"limits of {name}: rate_per_s={rate_per_s}: must be > 0")
-    if wire not in ("float64", "float32"):
+    if not isinstance(wire, Whole) and wire not in ("float64", "float32"):
         raise SafetyError(f"limits of {name}: wire type {wire!r}: float64 or float32")
     if wire == "float32":
         widest = float(np.finfo(np.float32).max)

@@ -24,6 +24,7 @@ ARITHMETIC = {
 SWAPPED_CALLS = {
     "min": "max", "max": "min", "minimum": "maximum", "maximum": "minimum", "argmin": "argmax",
     "argmax": "argmin", "narrow_up": "narrow_down", "narrow_down": "narrow_up",
+    "settle_up": "settle_down", "settle_down": "settle_up",
 }  # fmt: skip
 BARE_CALLS = {"abs", "sqrt", "bool", "float"}
 CONDITIONS = (ast.If, ast.While, ast.IfExp)

@@ -17,7 +17,8 @@ _POLICY = "tests/controllers/policies/test_onnx_policy.py"
 _DISK = f"{_RECORD}/test_journal_disk.py"
 
 ELSEWHERE = {
-    "A11": f"{_OPCUA}/test_identity.py::test_the_channel_is_renewed_without_losing_a_tick",
+    "A11": f"{_OPCUA}/test_identity.py"
+    "::test_a_renewal_that_is_lost_costs_a_moment_and_not_the_link",
     "A24": f"{_OPCUA}/test_identity.py"
     "::test_a_session_outlives_the_servers_certificate_and_the_next_one_does_not_begin",
     "C1": "tests/runtime/test_wall_watch.py"

@@ -309,6 +309,9 @@ class Proxy:
         """Swallow everything after this many pieces from the server."""
         self.flip_at = -1
         """Corrupt this byte of what the server sends next."""
+        self.swallow_renewals = 0
+        """Drop so many requests to open or renew a secure channel."""
+        self.swallowed = 0
         self.passed = bytearray()
         """Everything that went through, both ways."""
         self._target = target
@@ -343,6 +346,8 @@ class Proxy:
                     self.holds = self.holds or self.hold_after < 0
                 if self.holds:
                     continue
+                if not to_client and self.swallow_renewals > 0:
+                    data = self._without_renewals(data)
                 if to_client and self.flip_at >= 0 and len(data) > self.flip_at:
                     broken = bytearray(data)
                     broken[self.flip_at] ^= 0x5A
@@ -359,6 +364,19 @@ class Proxy:
         finally:
             if not self.holds:
                 writer.close()
+
+    def _without_renewals(self, data: bytes) -> bytes:
+        """Pieces of a client begin with a frame: it writes each at once."""
+        kept, rest = b"", data
+        while len(rest) >= 8:
+            size = max(int.from_bytes(rest[4:8], "little"), 8)
+            if rest.startswith(b"OPN") and self.swallow_renewals > 0:
+                self.swallow_renewals -= 1
+                self.swallowed += 1
+            else:
+                kept += rest[:size]
+            rest = rest[size:]
+        return kept + rest
 
     async def _cut(self) -> None:
         for writer in self._writers:

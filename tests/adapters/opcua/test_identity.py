@@ -48,6 +48,30 @@ def test_the_channel_is_renewed_without_losing_a_tick(pki, opcua, drive) -> None
     assert driver.link.connects == 1
 
 
+def test_a_renewal_that_is_lost_costs_a_moment_and_not_the_link(pki, opcua, drive) -> None:
+    """A11: the library gives up after one; the session would then end with its token, unseen."""
+    server = opcua.server(secure=pki, policies=["Basic256Sha256"])
+    proxy = opcua.proxy(server)
+    driver = drive(proxy.endpoint, security=pki.security(), channel_life_s=4.0).up()
+    first = driver.link._worker._plant._session.protocol
+    proxy.swallow_renewals = 1
+    fault = driver.sees(ReasonCode.CHANNEL_RENEW_FAIL, 20.0)
+    assert "not renewed" in fault.text
+    assert proxy.swallowed == 1
+    driver.up()
+    assert driver.link.connects == 2, "one new session, and no more"
+    second = driver.link._worker._plant._session.protocol
+    assert second is not first
+    # the new channel is renewed like the first one, and the plant is read and driven
+    token = second._connection.security_token.TokenId
+    opcua.until(lambda: second._connection.security_token.TokenId > token, 20.0)
+    server.set("level", 17.0)
+    opcua.until(lambda: driver.read().values[0] == 17.0)
+    assert driver.write(21.0).written
+    opcua.until(lambda: server.get("valve") == 21.0)
+    assert driver.link.connects == 2
+
+
 def test_an_unencrypted_channel_is_renewed_too(opcua, drive) -> None:
     server = opcua.server()
     driver = drive(server.endpoint, channel_life_s=0.6).up()

@@ -1,11 +1,13 @@
 """The link breaks, in every way it can; it says so, writes nothing, and comes back by itself."""
 
 import time
+from itertools import pairwise
 
 import numpy as np
 import pytest
 from asyncua import ua
 
+from steadyhand.adapters.opcua import worker
 from steadyhand.adapters.opcua.tags import OutputTag
 from steadyhand.controllers.frames import LinkState, Quality
 from steadyhand.controllers.reasons import ReasonCode
@@ -315,8 +317,9 @@ def test_no_command_survives_a_reconnect(opcua, drive) -> None:
     assert server.get("valve") == 0.0
 
 
-def test_a_server_with_no_session_left_is_not_hammered(opcua, drive) -> None:
-    """A17: the next attempt waits."""
+@pytest.fixture
+def full_server(opcua):
+    """A server without a session left, and when it was asked for one."""
     server = opcua.server()
     attempts: list[float] = []
     internals = server.server.iserver
@@ -327,14 +330,42 @@ def test_a_server_with_no_session_left_is_not_hammered(opcua, drive) -> None:
         raise ua.uaerrors.BadTooManySessions
 
     internals.create_session = refuse
-    try:
-        driver = drive(server.endpoint)
-        opcua.until(lambda: attempts)
-        assert "TooManySessions" in driver.sees(ReasonCode.LINK_DOWN).text
-        time.sleep(1.5)
-        assert len(attempts) == 1
-    finally:
-        internals.create_session = genuine
+    yield server, attempts
+    internals.create_session = genuine
+
+
+def test_a_server_with_no_session_left_is_not_hammered(
+    full_server, opcua, drive, monkeypatch
+) -> None:
+    """A17: the next attempt waits, half a minute at least."""
+    pauses, genuine = [], worker.wait
+
+    async def noted(event, pause_s):
+        pauses.append(pause_s)
+        return await genuine(event, pause_s)
+
+    monkeypatch.setattr(worker, "wait", noted)
+    server, attempts = full_server
+    driver = drive(server.endpoint)
+    opcua.until(lambda: attempts)
+    assert "TooManySessions" in driver.sees(ReasonCode.LINK_DOWN).text
+    assert driver.saw(ReasonCode.NO_SESSION_SLOT)
+    opcua.until(lambda: pauses)
+    assert pauses == [worker.NO_SLOT_PAUSE_S]
+    assert worker.NO_SLOT_PAUSE_S >= 30.0
+    time.sleep(1.5)
+    assert len(attempts) == 1
+
+
+def test_every_attempt_at_a_full_server_waits_as_long(
+    full_server, opcua, drive, monkeypatch
+) -> None:
+    """Not the first alone: the usual pauses, which grow from a tenth of a second, never count."""
+    monkeypatch.setattr(worker, "NO_SLOT_PAUSE_S", 0.8)
+    server, attempts = full_server
+    drive(server.endpoint)
+    opcua.until(lambda: len(attempts) >= 4)
+    assert min(b - a for a, b in pairwise(attempts)) >= 0.8
 
 
 def test_opening_and_closing_leaves_no_thread_and_no_socket(opcua, drive) -> None:

@@ -26,6 +26,7 @@ from steadyhand.adapters.opcua.wire import (
     to_variant,
 )
 from steadyhand.controllers.reasons import ReasonCode
+from steadyhand.controllers.safety.limits import Limits, Whole
 from steadyhand.controllers.signals import Signal, SignalSet
 
 NUMBERS = [kind for kind in WIRE_TYPES.values() if kind.name not in ("DateTime", "Boolean")]
@@ -262,3 +263,28 @@ def test_no_action_leaves_that_is_not_finite_or_outside(action) -> None:
     assert all(isfinite(value) for value in wire)
     assert (sent >= TAGS.output_signals.low).all()
     assert (sent <= TAGS.output_signals.high).all()
+
+
+@pytest.mark.parametrize("name", ["Boolean", "SByte", "Byte", "Int16", "UInt16", "Int32", "UInt32"])
+@pytest.mark.parametrize("step", [1.0, 0.1, 0.01, 1 / 3, 0.3])
+def test_the_link_writes_exactly_what_was_certified(name: str, step: float) -> None:
+    """Else the tick would end in FILTER_BYPASS: also at limits between two whole steps."""
+    kind = WIRE_TYPES[name]
+    rng = np.random.default_rng(3)
+    for _ in range(200):
+        first = max(kind.low, -2000.0) * step
+        last = min(kind.high, 2000.0) * step
+        low = first if name == "Boolean" else float(rng.uniform(first, 0.5 * (first + last)))
+        high = last if name == "Boolean" else float(rng.uniform(low + 2 * step, last))
+        if rng.random() < 0.5:
+            low, high = round(low / step) * step, round(high / step) * step
+        outputs = SignalSet((Signal("pump", "m3/h", low, high),))
+        limits = Limits(outputs, 1.0, (Whole(step, kind.low, kind.high),))
+        tag = OutputTag(address=parse_address("i=1", "i"), wire_type=name, scale=step)
+        encoder = Encoder(TagMap(SignalSet(()), limits.outputs, (), (tag,)))
+        for wanted in (low, high, *rng.uniform(low, high, 20)):
+            certified, _ = limits.apply(np.array([wanted]), np.array([nan]), 1.0)
+            wire, sent = encoder.encode(certified, (kind,))
+            assert sent.tolist() == certified.tolist()
+            assert kind.low <= wire[0] <= kind.high
+            assert wire[0] == round(wire[0])

@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from asyncua import ua
 from steadyhand.adapters.opcua.tags import Handshake, OutputTag
 from steadyhand.controllers.frames import LinkState, Source
 from steadyhand.controllers.reasons import ReasonCode
+from steadyhand.controllers.signals import Signal, SignalSet
 
 
 def control(opcua, **outputs):
@@ -134,6 +136,25 @@ def test_every_declared_type_can_be_written(opcua, drive) -> None:
         opcua.until(lambda s=server, e=expected: s.get("valve") == e)
         driver.link.close()
         server.stop()
+
+
+def test_a_scaled_integer_and_a_boolean_are_written_and_read_back(opcua, drive) -> None:
+    """Tenths in an Int16 with a feedback of its own type, and a pump that is on or off."""
+    types = {"valve": ua.VariantType.Int16, "pump": ua.VariantType.Boolean}
+    server = opcua.server(types=types)
+    tags = opcua.tag_map(
+        valve=OutputTag(address=opcua.node("valve"), wire_type="Int16", scale=0.1),
+        pump=OutputTag(address=opcua.node("pump"), wire_type="Boolean", scale=10.0),
+    )
+    outputs = SignalSet((tags.output_signals.signals[0], Signal("pump", "%", 0.0, 10.0)))
+    driver = drive(server.endpoint, replace(tags, output_signals=outputs)).up()
+    for valve, pump, shown in ((41.64, 8.0, (416, True)), (0.04, 4.0, (0, False))):
+        sent = driver.write(valve, pump)
+        assert sent.action.tolist() == [shown[0] * 0.1, 10.0 * shown[1]]
+        opcua.until(lambda s=shown: (server.get("valve"), server.get("pump")) == s)
+        opcua.until(lambda a=sent.action: (driver.read().applied == a).all())
+    told = {fault.code for fault in driver.read().faults}
+    assert not told & {ReasonCode.WRITE_CLAMPED, ReasonCode.WRITE_CONTENTION}
 
 
 def test_an_output_range_the_wire_type_cannot_hold_is_refused(opcua, drive) -> None:

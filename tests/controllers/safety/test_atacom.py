@@ -15,7 +15,7 @@ from steadyhand.controllers.safety.active_set import Status
 from steadyhand.controllers.safety.atacom import AtacomDC, sweep
 from steadyhand.controllers.safety.chain import SafetyChain
 from steadyhand.controllers.safety.constraint import ConstraintRow, ConstraintSet, Gains, Priority
-from steadyhand.controllers.safety.limits import Limits
+from steadyhand.controllers.safety.limits import Limits, Whole
 from steadyhand.controllers.safety.row_filter import ATACOM, DC
 from steadyhand.controllers.signals import Signal, SignalSet
 
@@ -586,6 +586,19 @@ def test_narrow_wire_is_rounded_inside(bench) -> None:
     report = plant.certify([0.01]).report
     assert report.p_nominal == pytest.approx([0.01 - 0.05 * 4.5 + 2.0**-24], abs=1e-12)
     assert bench().certify([0.01]).report.p_nominal == pytest.approx([-4.5], abs=1e-15)
+
+
+def test_a_whole_step_of_the_wire_is_part_of_the_robust_term(bench) -> None:
+    plant = bench(wire=(Whole(0.1, -128, 127),))
+    plant.model.J[:], plant.model.k[:] = 1.0, -0.05
+    report = plant.certify([0.01]).report
+    assert report.p_nominal == pytest.approx([0.01 - 0.05 * 4.5 + 0.05], abs=1e-12)
+    # so that a row stays kept whichever way the command is rounded
+    plant.model.k[:] = -0.02
+    certified = plant.certify([1.0])
+    steps = certified.action[0] / 0.1
+    assert steps == pytest.approx(round(steps))
+    assert 4.5 * plant.model.k[0] + certified.action[0] <= 1e-9
 
 
 def test_prediction_is_compared_with_the_next_image(bench) -> None:

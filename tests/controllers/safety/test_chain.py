@@ -11,7 +11,7 @@ from steadyhand.controllers.frames import Certified, FilterMode, FilterOutcome, 
 from steadyhand.controllers.reasons import ReasonCode
 from steadyhand.controllers.safety.atacom import AtacomDC
 from steadyhand.controllers.safety.chain import SafetyChain, bypassed
-from steadyhand.controllers.safety.limits import Limits
+from steadyhand.controllers.safety.limits import Limits, Whole
 
 EMPTY = np.zeros(0)
 REPORT = FilterReport(
@@ -306,6 +306,25 @@ class TestLimiterBugsKnownFromElsewhere:
         assert plant(1.0, 0.5, nan).action == pytest.approx([0.6])
         assert plant(1.0, nan, 0.5).action == pytest.approx([0.6])
         assert plant(1.0, 0.5, nan, written=False).action == pytest.approx([0.6])
+
+
+def test_a_command_that_is_rounded_to_whole_steps_is_no_bypass(
+    table_model, box, rows_of, image, command
+) -> None:
+    """Passed as it is, and then stored as tenths: half a step is no contradiction."""
+    inputs = box(1, low=-1.0, high=1.0)
+    model = table_model(inputs, ("row0",))
+    limits = Limits(inputs, 0.1, (Whole(0.1, -128, 127),))
+    made = SafetyChain(AtacomDC(model, rows_of(1), limits), limits, model.backup)
+    for wanted, expected in ((0.149, 1), (0.151, 2), (-0.96, -10), (5.0, 10), (-0.04, 0)):
+        certified = made.certify(image([0.0]), np.array([wanted]), command([0.0]))
+        assert certified.action.tolist() == [expected * 0.1]
+        codes = {fault.code for fault in certified.faults}
+        assert not codes & {ReasonCode.FILTER_BYPASS, ReasonCode.FILTER_NONFINITE}
+    # a command that really is another one is told as before
+    passed = made.inner.certify(image([0.0]), np.array([0.1]), command([0.0]))
+    other = replace(passed, action=passed.action + 0.06)
+    assert made._contradictions(other, np.array([0.1]))[0].code is ReasonCode.FILTER_BYPASS
 
 
 @pytest.mark.parametrize("wire", ["float64", "float32"])

@@ -2,6 +2,7 @@
 
 import struct
 from collections.abc import Callable
+from dataclasses import replace
 from math import copysign, inf, isfinite, nan
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 from steadyhand.controllers.errors import SafetyError
 from steadyhand.controllers.reasons import ReasonCode
 from steadyhand.controllers.safety import limits as module
-from steadyhand.controllers.safety.limits import Limits, clamp_dt, take
+from steadyhand.controllers.safety.limits import Limits, Whole, clamp_dt, take
 from steadyhand.controllers.signals import Signal, SignalSet
 
 NOWHERE = [nan]
@@ -231,10 +232,10 @@ class TestLastApplied:
 
 
 class TestCut:
-    def cut(self, low, high, lo, hi, narrow=False):
+    def cut(self, low, high, lo, hi, grid=0.0):
         lo, hi = np.array([float(lo)]), np.array([float(hi)])
         missed = module.cut(
-            np.array([float(low)]), np.array([float(high)]), np.array([narrow]), lo, hi
+            np.array([float(low)]), np.array([float(high)]), np.array([grid]), lo, hi
         )
         return missed, lo[0], hi[0]
 
@@ -253,7 +254,7 @@ class TestCut:
         assert self.cut(-3, -5, -1, 1) == (0, -1, -1)
 
     def test_on_the_wire_grid(self) -> None:
-        missed, lo, hi = self.cut(0.1, 0.7, -1, 1, narrow=True)
+        missed, lo, hi = self.cut(0.1, 0.7, -1, 1, grid=module.FLOAT32)
         assert missed == -1
         assert 0.1 <= lo == np.float32(lo)
         assert 0.7 >= hi == np.float32(hi)
@@ -261,12 +262,10 @@ class TestCut:
     def test_names_the_first(self) -> None:
         lo, hi = np.zeros(3), np.ones(3)
         low, high = np.array([0.0, 2.0, 3.0]), np.array([1.0, 3.0, 4.0])
-        assert module.cut(low, high, np.zeros(3, bool), lo, hi) == 1
+        assert module.cut(low, high, np.zeros(3), lo, hi) == 1
         assert lo.tolist() == [0, 1, 1]
         lo, hi = np.zeros(2), np.ones(2)
-        assert (
-            module.cut(np.array([2.0, 3.0]), np.array([3.0, 4.0]), np.zeros(2, bool), lo, hi) == 0
-        )
+        assert module.cut(np.array([2.0, 3.0]), np.array([3.0, 4.0]), np.zeros(2), lo, hi) == 0
 
 
 def test_agree() -> None:
@@ -358,7 +357,7 @@ def test_takes_the_widest_narrow_float() -> None:
 
 
 def test_nothing_clipped_is_told_as_such() -> None:
-    out, wide = np.empty(1), np.zeros(1, bool)
+    out, wide = np.empty(1), np.zeros(1)
     assert module.confine(np.array([0.5]), np.zeros(1), np.ones(1), wide, out) == -1
     assert module.confine(np.array([1.5]), np.zeros(1), np.ones(1), wide, out) == 0
 
@@ -395,3 +394,71 @@ def test_all_within() -> None:
     assert not module.all_finite(np.array([0.0, inf]))
     assert not module.all_finite(np.array([-inf, 0.0]))
     assert module.all_finite(np.array([1e308, 0.0]))
+
+
+class TestWholeNumbers:
+    """An output that the plant stores as an integer, with a step."""
+
+    @pytest.mark.parametrize("step", [1.0, 0.1, 0.01, 1 / 3, 0.3, 7.0])
+    def test_settling_brackets_the_value_with_neighbours(self, step: float) -> None:
+        for value in (0.0, 0.3, -0.7, 1.1, 41.6, -123.45, 6.999999999999999, 3 * step, -5 * step):
+            above, below = module.settle_up(value, step), module.settle_down(value, step)
+            assert below <= value <= above
+            for stored in (above, below):
+                assert stored == round(stored / step) * step
+            assert round(above / step) - round(below / step) == (0 if above == below else 1)
+            if value == round(value / step) * step:
+                assert above == below == value
+            near = module.settle(value, step)
+            assert near in (above, below)
+            assert abs(near - value) <= 0.5000001 * step
+
+    def test_by_hand(self) -> None:
+        limits = Limits(pump(-1.05, 2.0, 0.75), 1.0, (Whole(0.1, -128, 127),))
+        for wanted, last, expected in (
+            (0.34, 0.0, 3 * 0.1),
+            (0.36, 0.0, 4 * 0.1),
+            (9.0, 0.0, 7 * 0.1),  # the ramp
+            (9.0, 1.9, 20 * 0.1),  # the box
+            (-9.0, -1.0, -10 * 0.1),  # the last whole step inside the box
+        ):
+            out, _ = limits.apply(np.array([wanted]), np.array([last]), 1.0)
+            assert out.tolist() == [expected]
+
+    def test_always_a_whole_number_inside_box_and_ramp(self) -> None:
+        rng = np.random.default_rng(5)
+        for _ in range(4000):
+            step = float(rng.choice([1.0, 0.1, 0.05, 1 / 3, 2.5]))
+            low = float(rng.uniform(-50, 40))
+            high = low + float(rng.uniform(2 * step, 50))
+            rate = float(rng.uniform(step, 20))
+            limits = Limits(pump(low, high, rate), 1.0, (Whole(step, -1e4, 1e4),))
+            first, top = module.settle_up(low, step), module.settle_down(high, step)
+            last = float(module.settle(rng.uniform(first, top), step))
+            wanted = rng.uniform(low - 20, high + 20)
+            out, _ = limits.apply(np.array([wanted]), np.array([last]), 1.0)
+            value = float(out[0])
+            assert value == round(value / step) * step
+            assert low <= value <= high
+            assert abs(value - last) <= rate * (1.0 + 1e-12)
+            near = min(max(wanted, low, last - rate), high, last + rate)
+            assert abs(value - near) <= step * 1.0000001
+
+    def test_the_step_is_the_quantum_of_the_rows(self) -> None:
+        pair = SignalSet((*pump(), replace(next(iter(pump())), name="other")))
+        assert Limits(pair, 1.0, (Whole(0.5, -9, 9), "float64")).quantum.tolist() == [0.5, 0.0]
+
+    @pytest.mark.parametrize(
+        ("bounds", "kind", "words"),
+        [
+            ((0.0, 300.0), Whole(1.0, 0, 255), "do not fit the type"),
+            ((-1.0, 1.0), Whole(1.0, 0, 255), "do not fit the type"),
+            ((0.2, 0.8), Whole(1.0, 0, 255), "do not fit the type"),
+            ((0.0, 1.0), Whole(0.0, 0, 255), "step=0.0"),
+            ((0.0, 1.0), Whole(nan, 0, 255), "step=nan"),
+            ((0.0, 9.0, 0.4), Whole(1.0, 0, 255), "could never move"),
+        ],
+    )
+    def test_what_cannot_be_said_is_refused(self, bounds, kind, words) -> None:
+        with pytest.raises(SafetyError, match=words):
+            Limits(pump(*bounds), 1.0, (kind,))

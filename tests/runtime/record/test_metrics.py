@@ -438,12 +438,14 @@ def test_vitals_one_by_one():
         bundle_not_after_s=2e9, swaps=1, evidence_not_after_s=2.1e9,
         certificates={"own": 1.9e9, "trusted": 1.8e9},
         disk_free_bytes=10.0, disk_size_bytes=40.0, journal_backlog=5, journal_lag_s=0.5,
+        provider_as_asked=False,
         watchdog_s=30.0, fed_s=1.7e9, commands_refused={"ROLE": 6}, task_deaths=3,
     )  # fmt: skip
     page = metrics(vitals=lambda: look)
     expected = {
         "link_connects_total": 4, "link_clock_offset_seconds": -1.5,
         "overtaken_commands_total": 2, "policy_resident_memory_bytes": 300,
+        "policy_provider_as_asked": 0,
         "bundle_as_configured": 0, "bundle_not_after_timestamp_seconds": 2e9,
         "evidence_not_after_timestamp_seconds": 2.1e9,
         "bundle_swaps_total": 1, "journal_disk_free_bytes": 10, "journal_disk_size_bytes": 40,
@@ -633,7 +635,7 @@ def test_every_indicator_can_move():
     moved = Vitals(
         LinkState.UP, 1, 1.0, 1, "ready", 1, 1, False, 1.0, 1, 1.0, ReasonCode.RESTART, {},
         1.0, 1.0, 1, 1.0, 1.0, 1.0, dict.fromkeys((*CODES, OTHER), 1), Basis.WITHOUT,
-        1,
+        task_deaths=1, provider_as_asked=False,
     )  # fmt: skip
     wild = metrics(wall=lambda: 5.0, vitals=lambda: moved, outputs=LAYOUT.outputs)
     wild.refused = wild.restarts = wild.shelved = 1
