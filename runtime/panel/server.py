@@ -237,11 +237,12 @@ class Panel:
                     )
 
     def _remember(self) -> None:
-        """What was before this run, from the journal."""
-        if self._past is None:
+        """What was before this run, from the journal; tried once, also if the thread begins anew."""
+        past, self._past = self._past, None
+        if past is None:
             return
         try:
-            for portion in self._past.portions(self._first):
+            for portion in past.portions(self._first):
                 self._trends.take(portion)
                 if self._closing.is_set():
                     return
