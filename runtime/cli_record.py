@@ -17,6 +17,8 @@ from steadyhand.runtime.cli import AsJson, ConfigFile
 from steadyhand.runtime.config import load_config, require
 from steadyhand.runtime.exits import Exit
 from steadyhand.runtime.explain import explain as explain_text
+from steadyhand.runtime.journal import purge
+from steadyhand.runtime.quantity import magnitude
 from steadyhand.runtime.reader import JournalReader, tick_as_dict
 from steadyhand.runtime.spans import plant_time, span
 from steadyhand.runtime.terminal import named_file, show
@@ -133,6 +135,40 @@ def _journal_key(file: Path) -> Ed25519PublicKey:
             "BUNDLE_KEY", f"{file}: is for {', '.join(sorted(found.purposes))}, not for {JOURNAL}"
         )
     return found.key
+
+
+@journal_app.command("purge")
+def journal_purge(
+    config: ConfigFile,
+    keep: Annotated[
+        str,
+        typer.Option(
+            metavar="SIZE",
+            help="How much may stay, as '5 GB'; journal.keep of the configuration by default.",
+        ),
+    ] = "",
+    as_json: AsJson = False,
+) -> None:
+    """Delete the oldest files of a journal that no runtime writes, and record that.
+
+    The chain stays whole, and `verify` content. A runtime does the same by itself, at its start
+    and with each new file, where the configuration has journal.keep.
+    """
+    loaded = require(load_config(config), config)
+    section = loaded.config.journal
+    try:
+        keep_bytes = magnitude(keep, "byte") if keep else section.keep
+    except ValueError as error:
+        raise RequestError("ARGUMENTS", f"--keep {error}") from None
+    if keep_bytes is None:
+        raise RequestError("ARGUMENTS", "no journal.keep in the configuration: say --keep '5 GB'")
+    if keep_bytes < 0.0:
+        raise RequestError("ARGUMENTS", f"--keep {keep!r}: nothing can be less than nothing")
+    done = purge(loaded.path(section.directory), keep_bytes)
+    head = f"{done.head.segment}:{done.head.records}:{done.head.hash.hex()}"
+    data = {"files": done.segments, "bytes": done.size, "head": head}
+    text = f"{done.segments} files deleted, {done.size / 1e6:.1f} MB freed\nhead {head}"
+    show(data, as_json, text)
 
 
 def _head(text: str) -> chain.Head:

@@ -30,7 +30,7 @@ from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from steadyhand.controllers.errors import JournalError
+from steadyhand.controllers.errors import FileError, JournalError
 from steadyhand.controllers.frames import Fault
 from steadyhand.controllers.reasons import ReasonCode
 from steadyhand.runtime import chain
@@ -38,7 +38,8 @@ from steadyhand.runtime.black_box import BlackBox, Left, all_left
 from steadyhand.runtime.chain import Head, Kind
 from steadyhand.runtime.disk_trouble import TROUBLE, try_disk
 from steadyhand.runtime.guard import Guarded
-from steadyhand.runtime.purge import beyond, own_event
+from steadyhand.runtime.operator_people import user_name
+from steadyhand.runtime.purge import Purged, beyond, own_event, purge_by_hand
 from steadyhand.runtime.recorder import Event, Recorder
 from steadyhand.runtime.segment import (
     TICK_HEAD,
@@ -533,6 +534,32 @@ def _event_body(event: Event) -> bytes:
         text = f"{event.event} cannot be written: {type(error).__name__}"
         told = {"code": "AUDIT_MISFIT", "text": text}
         return chain.dump_json(replace(event, event="EventMisfit", data=told))
+
+
+def purge(directory: Path, keep_bytes: float) -> Purged:
+    """Delete the oldest segments of a journal by hand; the chain says that they went.
+
+    Args:
+        directory: of the journal.
+        keep_bytes: what may stay, beside the newest segment.
+
+    Raises:
+        JournalError: a runtime writes it, it is somebody else's, or it cannot be carried on.
+        FileError: something cannot be read, written or deleted.
+    """
+    segments = chain.segment_paths(directory)  # says so where there is none
+    owner = segments[-1][1].stat().st_uid
+    if owner != os.geteuid():
+        # a segment of ours would be closed to its runtime
+        raise JournalError(f"journal {directory} belongs to {user_name(owner)}: do it as that user")
+    try:
+        fd = take_lock(directory)
+        try:
+            return purge_by_hand(directory, keep_bytes)
+        finally:
+            os.close(fd)
+    except (OSError, *chain.UNREADABLE) as error:
+        raise FileError(f"journal {directory}: {error}") from error
 
 
 def take_lock(directory: Path) -> int:

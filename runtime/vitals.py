@@ -15,6 +15,7 @@ from steadyhand.controllers.protocols import Policy
 from steadyhand.controllers.reasons import ReasonCode
 from steadyhand.runtime.exposition import Family, Kind
 from steadyhand.runtime.go_live import Basis
+from steadyhand.runtime.guard import deaths
 from steadyhand.runtime.health import Health
 from steadyhand.runtime.journal import Journal
 from steadyhand.runtime.refusals import CODES, OTHER
@@ -68,6 +69,8 @@ class Vitals:
     """By code."""
     basis: Basis = Basis.NO_BUNDLE
     """What mode full stands on, for the bundle that serves."""
+    task_deaths: int = 0
+    """Threads that a defect ended."""
 
 
 Look = Callable[[], Vitals]
@@ -137,6 +140,7 @@ class ServiceVitals:
             watchdog_s=health.watchdog_s,
             fed_s=self.wall() - ago_s if isfinite(ago_s) else 0.0,
             commands_refused=self.refused(),
+            task_deaths=deaths.count,
         )
 
 
@@ -180,6 +184,8 @@ def families(vitals: Vitals) -> Iterable[Family]:
          vitals.watchdog_s),
         ("watchdog_fed_timestamp_seconds", "gauge",
          "When the service manager last got a sign of life; 0: never.", vitals.fed_s),
+        ("task_deaths_total", "counter", "Threads of the runtime that a defect ended.",
+         vitals.task_deaths),
     )  # fmt: skip
     for name, kind, meaning, value in values:
         yield Family(f"steadyhand_{name}", kind, meaning, [({}, value)])

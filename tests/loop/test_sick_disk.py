@@ -1,6 +1,6 @@
 """A disk that takes nothing when the runtime starts: it drives, tells, and records in memory."""
 
-import subprocess
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -10,6 +10,7 @@ from steadyhand.runtime.chain import verify
 from steadyhand.runtime.exits import Exit
 from steadyhand.runtime.reader import JournalReader
 from tests.support.loop_rig import Rig, until
+from tests.support.small_disks import fill, remount, small_disk
 
 DIRECTORY = "directory: var/journal"
 
@@ -17,21 +18,8 @@ DIRECTORY = "directory: var/journal"
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of 3 MiB of our own, for everything that a plant's runtime writes."""
-    mount = tmp_path / "disk"
-    mount.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=3m,mode=700", "tmpfs", str(mount)]
-    if subprocess.run(command, capture_output=True, check=False).returncode:
-        pytest.skip("may not mount file systems")
-    yield mount
-    subprocess.run(["umount", "-l", str(mount)], check=True)
-
-
-def fill(mount: Path) -> Path:
-    ballast = mount / "ballast"
-    with pytest.raises(OSError, match="No space"), ballast.open("wb", buffering=0) as handle:
-        while True:
-            handle.write(bytes(4096))
-    return ballast
+    with small_disk(tmp_path / "disk", "size=3m,mode=700") as mount:
+        yield mount
 
 
 def ran_before(rig: Callable[..., Rig], disk: Path, more: str = "") -> Rig:
@@ -80,16 +68,21 @@ def test_on_a_full_disk_it_drives_and_tells(rig, disk):
         told = {event.event for event in journal.events(run=journal.runs[-1])}
     assert numbers == list(range(len(numbers))), "every tick, those in memory among them"
     assert {"JournalDegraded", "JournalRecovered"} <= told
+    noted = re.findall(r"^steadyhand: journal head (\S+)$", made.said.read_text(), re.M)
+    assert noted, "the service manager's log keeps the end of each run"
+    for head in noted:
+        checked = made.cli("journal", "verify", str(disk / "journal"), "--head", head)
+        assert checked.returncode == Exit.DONE, checked.stdout
 
 
 def test_on_a_read_only_disk_it_drives_and_people_come_in_later(rig, disk):
     made = ran_before(rig, disk)
-    subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
+    remount(disk, "ro")
     made.start_runtime()
     made.wait_in_control()
     assert "AUDIT_RO" in made.said.read_text()
     assert made.status() == {}, "no socket can be made there"
-    subprocess.run(["mount", "-o", "remount,rw", str(disk)], check=True)
+    remount(disk, "rw")
     until(lambda: made.status() != {}, what="the operator's socket", instead=made.story)
     until(lambda: not alarms(made) & {"AUDIT_DEGRADED", "OPERATOR_DOWN"}, what="no alarm of it")
     assert made.stop_runtime() == 0

@@ -21,9 +21,10 @@ from steadyhand.controllers.errors import JournalError
 from steadyhand.controllers.frames import Fault
 from steadyhand.controllers.reasons import ReasonCode
 from steadyhand.runtime import chain
-from steadyhand.runtime.chain import Kind, verify
-from steadyhand.runtime.journal import Journal, Limits, own_event
+from steadyhand.runtime.chain import Head, Kind, verify
+from steadyhand.runtime.journal import Journal, Limits
 from steadyhand.runtime.metrics import Identity, Metrics
+from steadyhand.runtime.purge import own_event
 from steadyhand.runtime.reader import JournalReader
 from steadyhand.runtime.record import TickRecord
 from steadyhand.runtime.segment import Segment
@@ -418,3 +419,58 @@ def test_a_journal_without_ticks_says_so(tmp_path):
         pass
     with pytest.raises(JournalError, match="there is no tick in the journal yet"):
         JournalReader(tmp_path / "j").tick(0)
+
+
+# -- a wall clock that runs back, and the head for others ------------------------------------------
+
+YEAR_NS = 365 * 86_400 * 10**9
+
+
+def test_a_restart_with_the_clock_back_one_year(tmp_path, monkeypatch):
+    """The order is that of the numbers; both clocks stand in each record."""
+    genuine = time.time_ns
+    for run in (0, 1, 2):  # the second run a year back, the third right again
+        with monkeypatch.context() as patched:
+            patched.setattr(time, "time_ns", lambda run=run: genuine() - YEAR_NS * (run == 1))
+            recorder = fresh_recorder()
+            with Journal(tmp_path, recorder, QUICK) as journal:
+                assert recorder.sequence == 10 * run
+                record_ticks(recorder, 5)
+                eventually(lambda journal=journal: journal.status.ticks == 5)
+                if run == 1:  # and forward again while it runs
+                    patched.setattr(time, "time_ns", genuine)
+                record_ticks(recorder, 5)
+                eventually(lambda journal=journal: journal.status.ticks == 10)
+    result = verify(tmp_path, expected=journal.status.head)
+    assert result.ok, result.problems
+    with JournalReader(tmp_path) as reader:
+        ticks = list(reader.ticks())
+        told = [event.event for event in reader.events()]
+        assert reader.tick(12)[1].sequence == 12
+    assert [tick.sequence for tick in ticks] == list(range(30))
+    wall_ns = [tick.wall_ns for tick in ticks]
+    assert max(wall_ns[10:15]) < min(wall_ns[:10]) - YEAR_NS // 2, "the wrong clock is kept, too"
+    assert min(wall_ns[15:]) > max(wall_ns[:10]) - 10**9
+    monotonic_ns = [tick.monotonic_ns for tick in ticks]
+    assert monotonic_ns == sorted(monotonic_ns)
+    assert "JournalLost" not in told
+    assert "JournalResumed" not in told
+
+
+def test_the_head_is_told_when_a_segment_is_closed(tmp_path):
+    """For a place that whoever writes the journal cannot write."""
+    heads: list[str] = []
+    recorder = fresh_recorder()
+    limits = Limits(commit_every_s=0.002, segment_bytes=20_000)
+    with Journal(tmp_path, recorder, limits, on_head=heads.append):
+        while len(heads) < 2:
+            record_ticks(recorder, 5)
+            time.sleep(0.005)
+    assert len(heads) == len(segment_files(tmp_path))
+    for i, head in enumerate(heads):
+        segment, records, digest = head.split(":")
+        assert int(segment) == i + 1
+        place = Head(int(segment), int(records), bytes.fromhex(digest))
+        assert verify(tmp_path, expected=place).ok
+    other = Head(place.segment, place.records, bytes(32))
+    assert not verify(tmp_path, expected=other).ok

@@ -21,7 +21,9 @@ from steadyhand.runtime.black_box import BlackBox
 from steadyhand.runtime.chain import verify
 from steadyhand.runtime.journal import Journal, Limits
 from steadyhand.runtime.reader import JournalReader
+from tests.support import small_disks
 from tests.support.records import fresh_recorder, record_ticks, segment_files
+from tests.support.small_disks import fill, remount
 
 QUICK = Limits(commit_every_s=0.005, retry_s=0.02)
 
@@ -40,17 +42,8 @@ def events(directory: Path) -> list[tuple[str, str]]:
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of 1 MiB of our own."""
-    mount = tmp_path / "small"
-    mount.mkdir()
-    mount_tmpfs(mount, "size=1m")
-    yield mount
-    subprocess.run(["umount", "-l", str(mount)], check=True)
-
-
-def mount_tmpfs(mount: Path, options: str) -> None:
-    command = ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(mount)]
-    if subprocess.run(command, capture_output=True, check=False).returncode:
-        pytest.skip("may not mount file systems")
+    with small_disks.small_disk(tmp_path / "small", "size=1m") as mount:
+        yield mount
 
 
 def test_full_disk_then_space(small_disk):
@@ -87,19 +80,6 @@ def test_full_disk_then_space(small_disk):
                      ("JournalRecovered", "AUDIT_FULL")]:  # fmt: skip
         assert expected in told, told
     assert sum(e.data["ticks"] for e in reader.events() if e.event == "JournalLost") == lost
-
-
-def fill(folder: Path) -> Path:
-    """Not one byte more fits on the disk of `folder`; returns the file that took them."""
-    ballast = folder / "ballast"
-    with pytest.raises(OSError, match="No space"), ballast.open("wb", buffering=0) as handle:
-        while True:
-            handle.write(bytes(4096))
-    return ballast
-
-
-def remount(mount: Path, how: str) -> None:
-    subprocess.run(["mount", "-o", f"remount,{how}", str(mount)], check=True)
 
 
 def left_open(folder: Path, ticks: int) -> None:
@@ -212,10 +192,7 @@ def test_without_a_lock_from_before_a_full_disk_refuses(small_disk):
 
 
 def test_no_inodes_left_for_the_next_segment(tmp_path):
-    mount = tmp_path / "inodes"
-    mount.mkdir()
-    mount_tmpfs(mount, "size=8m,nr_inodes=9")
-    try:
+    with small_disks.small_disk(tmp_path / "inodes", "size=8m,nr_inodes=9") as mount:
         recorder = fresh_recorder()
         limits = Limits(commit_every_s=0.002, segment_bytes=20_000)
         with Journal(mount / "j", recorder, limits) as journal:
@@ -226,8 +203,6 @@ def test_no_inodes_left_for_the_next_segment(tmp_path):
             eventually(lambda: journal.status.ticks == 300)
         assert verify(mount / "j").ticks == 300
         assert any(name == "RotateFailed" for name, _ in events(mount / "j"))
-    finally:
-        subprocess.run(["umount", "-l", str(mount)], check=True)
 
 
 def test_file_size_limit(tmp_path):

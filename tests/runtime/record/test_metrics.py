@@ -420,7 +420,7 @@ def test_vitals_one_by_one():
         bundle_not_after_s=2e9, swaps=1, evidence_not_after_s=2.1e9,
         certificates={"own": 1.9e9, "trusted": 1.8e9},
         disk_free_bytes=10.0, disk_size_bytes=40.0, journal_backlog=5, journal_lag_s=0.5,
-        watchdog_s=30.0, fed_s=1.7e9, commands_refused={"ROLE": 6},
+        watchdog_s=30.0, fed_s=1.7e9, commands_refused={"ROLE": 6}, task_deaths=3,
     )  # fmt: skip
     page = metrics(vitals=lambda: look)
     expected = {
@@ -430,7 +430,7 @@ def test_vitals_one_by_one():
         "evidence_not_after_timestamp_seconds": 2.1e9,
         "bundle_swaps_total": 1, "journal_disk_free_bytes": 10, "journal_disk_size_bytes": 40,
         "journal_backlog_records": 5, "journal_lag_seconds": 0.5, "watchdog_timeout_seconds": 30,
-        "watchdog_fed_timestamp_seconds": 1.7e9,
+        "watchdog_fed_timestamp_seconds": 1.7e9, "task_deaths_total": 3,
     }  # fmt: skip
     assert {name: value(page, name) for name in expected} == expected
     assert value(page, "operator_refused_total", code="ROLE") == 6
@@ -614,7 +614,7 @@ def test_every_indicator_can_move():
     quiet = metrics(wall=lambda: 0.0)
     moved = Vitals(
         LinkState.UP, 1, 1.0, 1, "ready", 1, 1, False, 1.0, 1, 1.0, ReasonCode.RESTART, {},
-        1.0, 1.0, 1, 1.0, 1.0, 1.0, dict.fromkeys((*CODES, OTHER), 1), Basis.WITHOUT,
+        1.0, 1.0, 1, 1.0, 1.0, 1.0, dict.fromkeys((*CODES, OTHER), 1), Basis.WITHOUT, 1,
     )  # fmt: skip
     wild = metrics(wall=lambda: 5.0, vitals=lambda: moved, outputs=LAYOUT.outputs)
     wild.refused = wild.restarts = wild.shelved = 1
