@@ -118,8 +118,10 @@ ELSEWHERE = {
     "H11": _CONFIG + "::test_hostile_files_are_refused_in_one_line_each",
     "G11": "tests/loop/test_descriptors.py::test_control_drives_on_and_a_lost_link_is_told",
     "I1": "tests/loop/test_sick_disk.py::test_on_a_full_disk_it_drives_and_tells",
-    "I2": "tests/loop/test_sick_disk.py"
-    "::test_on_a_read_only_disk_it_drives_and_people_come_in_later",
+    "I2": (
+        f"{_DISK}::test_kernel_reports_errors",
+        "tests/loop/test_sick_disk.py::test_on_a_read_only_disk_it_drives_and_people_come_in_later",
+    ),
     "I3": f"{_DISK}::test_kernel_reports_errors",
     "I4": f"{_DISK}::test_slow_disk_is_told_and_control_goes_on",
     "I5": f"{_RECORD}/test_journal_damage.py::test_bit_rot_is_named_and_the_service_starts",
