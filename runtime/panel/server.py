@@ -237,7 +237,7 @@ class Panel:
                     )
 
     def _remember(self) -> None:
-        """What was before this run, from the journal; tried once, also if the thread begins anew."""
+        """What was before this run, from the journal; tried once, should the thread begin anew."""
         past, self._past = self._past, None
         if past is None:
             return
