@@ -116,7 +116,7 @@ class Tag(Section):
 class SignalTag(Tag):
     """One measurement."""
 
-    wire: Literal["auto"] | WireName = Field(
+    wire: Literal["auto", WireName] = Field(
         default="auto",
         description="data type on the server; auto: what it declares when the link first comes up, "
         "and the same ever after",
