@@ -177,13 +177,19 @@ def opcua_settings(loaded: Loaded, link: cfg.OpcUaLink) -> OpcUaSettings:
 
 
 def watched_certificates(loaded: Loaded) -> Watched:
-    """Every certificate that may run out: the link's, and that of our own OPC UA server."""
-    link, scada = loaded.config.link, loaded.config.scada
-    scada_file = None if scada is None else _path(loaded, scada.certificate)
+    """Everything that may run out: of the link, of our own OPC UA server and its clients, and the
+    keys of bundles.
+    """
+    link, scada, bundle = loaded.config.link, loaded.config.scada, loaded.config.bundle
+    others = Watched(
+        scada=None if scada is None else _path(loaded, scada.certificate),
+        clients=None if scada is None else _path(loaded, scada.trusted),
+        keys=None if bundle is None else loaded.path(bundle.trusted_keys),
+    )
     if not isinstance(link, cfg.OpcUaLink):
-        return Watched(scada=scada_file)
+        return others
     given = opcua_settings(loaded, link).security
-    return Watched(given.certificate, given.trusted, given.revoked, scada_file)
+    return replace(others, own=given.certificate, trusted=given.trusted, revoked=given.revoked)
 
 
 def opcua_tags(parts: PlantParts, link: cfg.OpcUaLink, time_scale: float = 1.0) -> Any:  # noqa: ANN401

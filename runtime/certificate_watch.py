@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from steadyhand.adapters.opcua.trust_files import CERTIFICATES, LISTS, files_of
-from steadyhand.controllers.errors import FileError, LinkError
+from steadyhand.controllers.errors import BundleError, FileError, LinkError
 from steadyhand.controllers.frames import Fault
 from steadyhand.controllers.reasons import ReasonCode
+from steadyhand.runtime.bundle.signature import TrustStore
 from steadyhand.runtime.certificates import DAY_S, WARN_DAYS, facts, state_of
 from steadyhand.runtime.guard import Guarded
 
@@ -35,6 +36,10 @@ class Watched:
     revoked: tuple[Path, ...] = ()
     scada: Path | None = None
     """Of our own OPC UA server."""
+    clients: Path | None = None
+    """Folder of the SCADA clients that are let in."""
+    keys: Path | None = None
+    """Folder of the public keys that may sign bundles."""
 
     def ends(self) -> dict[str, float]:
         """The first end of each kind, wall seconds; what cannot be read is left out."""
@@ -43,13 +48,25 @@ class Watched:
             "trusted": self.trusted,
             "revocation_list": self.revoked,
             "scada": () if self.scada is None else (self.scada,),
+            "scada_client": () if self.clients is None else (self.clients,),
         }
         found: dict[str, float] = {}
         for name, paths in places.items():
             ends = [end_s for path in paths for end_s in _ends(path, name)]
             if ends:
                 found[name] = min(ends)
-        return found
+        ends = [] if self.keys is None else _key_ends(self.keys)
+        return {**found, "bundle_key": min(ends)} if ends else found
+
+
+def _key_ends(folder: Path) -> list[float]:
+    """Ends of the keys that are still believed; a key without a date has none."""
+    try:
+        store = TrustStore.read(folder)
+    except BundleError:
+        return []
+    good = [key for key in store.keys.values() if key.key_id not in store.revoked]
+    return [key.expires.timestamp() for key in good if key.expires is not None]
 
 
 def _ends(place: Path, name: str) -> list[float]:

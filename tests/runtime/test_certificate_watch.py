@@ -1,15 +1,20 @@
 """Thirty, seven, one days ahead: told once each, an alarm until renewed; nobody is stopped."""
 
 import shutil
+from datetime import UTC, datetime
 
 import pytest
 
 from steadyhand.controllers.frames import Source
 from steadyhand.controllers.reasons import ReasonCode
 from steadyhand.runtime import pki
+from steadyhand.runtime.assemble import watched_certificates
+from steadyhand.runtime.bundle.signature import TrustStore, generate_key
 from steadyhand.runtime.certificate_watch import CertificateWatch, Watched
 from steadyhand.runtime.certificates import DAY_S, facts
+from steadyhand.runtime.config import parse_config, require
 from steadyhand.runtime.events import EFFECTS, Severity, Situation
+from tests.support.loop_rig import SHIPPED
 
 
 @pytest.fixture(scope="module")
@@ -97,6 +102,42 @@ def test_every_kind_is_watched_by_its_name(files, tmp_path):
         "trusted": end_of(files / "short_cert.der"),
         "revocation_list": end_of(crl),
     }
+
+
+def test_scada_clients_and_the_keys_of_bundles_are_watched_too(files, tmp_path):
+    clients, keys = tmp_path / "clients", tmp_path / "keys"
+    for folder in (clients, keys):
+        folder.mkdir()
+    for name in ("client", "short"):
+        shutil.copy(files / f"{name}_cert.der", clients)
+    late, soon = (datetime.fromtimestamp(s, UTC) for s in (4e9, 3e9))
+    for name, expires in (("late", late), ("soon", soon), ("ever", None), ("gone", soon)):
+        generate_key(keys, name, ["controller"], expires)
+    watched = Watched(clients=clients, keys=keys)
+    ends = {"scada_client": end_of(files / "short_cert.der"), "bundle_key": 3e9}
+    assert watched.ends() == ends
+    bench = Bench(watched)
+    assert bench.at(3e9 - 6.5 * DAY_S)[-1] == ReasonCode.CERT_EXPIRING
+    assert "bundle_key: ends on 2065-01-24" in bench.events[-1]["text"]
+    # one that is not believed any more may end as it likes
+    store = TrustStore.read(keys)
+    taken_back = [key.key_id for key in store.keys.values() if key.expires == soon]
+    (keys / "revoked.txt").write_text("\n".join(taken_back) + "\n")
+    assert watched.ends() == ends | {"bundle_key": 4e9}
+    (keys / "torn.pub.pem").write_text("torn")
+    assert watched.ends() == {"scada_client": ends["scada_client"]}, "the start tells of the folder"
+
+
+def test_the_configuration_says_where_they_lie(tmp_path):
+    more = SHIPPED.read_text("utf-8") + (
+        '\nscada: {listen: "127.0.0.1:4841", certificate: a, private_key: b, trusted: c,'
+        " users_file: d}\n"
+    )
+    file = tmp_path / "steadyhand.yaml"
+    made = watched_certificates(require(parse_config(more.encode(), file), file))
+    assert (made.scada, made.clients) == (tmp_path / "a", tmp_path / "c")
+    assert made.keys == tmp_path / "keys"
+    assert made.own == tmp_path / "pki" / "client_cert.der"
 
 
 def test_what_cannot_be_read_is_left_to_others(tmp_path):

@@ -311,6 +311,8 @@ class Proxy:
         """Corrupt this byte of what the server sends next."""
         self.swallow_renewals = 0
         """Drop so many requests to open or renew a secure channel."""
+        self.alter: Callable[[bytes], bytes] = bytes
+        """What is made of each piece from the server, as somebody in between would."""
         self.swallowed = 0
         self.passed = bytearray()
         """Everything that went through, both ways."""
@@ -346,6 +348,8 @@ class Proxy:
                     self.holds = self.holds or self.hold_after < 0
                 if self.holds:
                     continue
+                if to_client:
+                    data = self.alter(data)
                 if not to_client and self.swallow_renewals > 0:
                     data = self._without_renewals(data)
                 if to_client and self.flip_at >= 0 and len(data) > self.flip_at:

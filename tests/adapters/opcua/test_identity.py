@@ -1,5 +1,6 @@
 """Who may drive which plant: refused before anything is sent, each with its own reason."""
 
+import struct
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -90,12 +91,53 @@ def test_the_long_word_opens_the_channel_and_never_stops_alarming(plant, drive) 
 
 
 def test_a_server_that_offers_only_less_is_refused(pki, opcua, drive) -> None:
-    """S7: no downgrade, also not by somebody who alters the list of endpoints."""
+    """S7: no downgrade where there is nothing better."""
     server = opcua.server()
     driver = drive(server.endpoint, security=pki.security())
     fault = driver.sees(ReasonCode.SERVER_ID)
     assert "not connecting less securely" in fault.text
     assert driver.read().link is not LinkState.UP
+
+
+URI = b"http://opcfoundation.org/UA/SecurityPolicy#Basic256Sha256"
+LISTED = struct.pack("<II", 3, len(URI)) + URI
+"""How the list of endpoints, which goes over the wire in the clear, says sign-and-encrypt."""
+
+
+@pytest.mark.parametrize(
+    ("forged", "words"),
+    [
+        (struct.pack("<II", 1, len(URI)) + URI, "Basic256Sha256/None_"),
+        (struct.pack("<II", 2, len(URI)) + URI, "Basic256Sha256/Sign"),
+        (struct.pack("<II", 3, len(URI)) + URI.replace(b"Sha256", b"Sha999"), "Basic256Sha999"),
+    ],
+    ids=["no security", "no encryption", "another policy"],
+)
+def test_a_list_of_endpoints_that_was_altered_on_the_way_downgrades_nothing(
+    pki, opcua, drive, forged, words
+) -> None:
+    """S7: the server is sound, and somebody in between makes it look less secure."""
+    server = opcua.server(secure=pki, policies=["Basic256Sha256"])
+    proxy = opcua.proxy(server)
+    altered = []
+
+    def alter(data: bytes) -> bytes:
+        altered.append(LISTED in data)
+        return data.replace(LISTED, forged)
+
+    proxy.alter = alter
+    driver = drive(proxy.endpoint, security=pki.security())
+    fault = driver.sees(ReasonCode.SERVER_ID)
+    assert any(altered)
+    assert "not connecting less securely" in fault.text
+    assert words in fault.text
+    assert driver.read().link is not LinkState.UP
+    assert not driver.write(1.0).written
+    assert b"OPN" in bytes(proxy.passed)
+    assert URI not in bytes(proxy.passed).split(LISTED)[0], "nothing was asked for under it"
+    driver.link.close()
+    proxy.alter = bytes  # left alone, it is the same server, and it is connected to
+    drive(proxy.endpoint, security=pki.security()).up()
 
 
 def test_an_unknown_certificate_is_refused_with_its_fingerprint(
