@@ -8,7 +8,6 @@ Timing stands in `clock.py`, who drives in `modes.py`, wiring in `assemble.py`.
 """
 
 import gc
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -43,6 +42,7 @@ from steadyhand.runtime.health import Health
 from steadyhand.runtime.metrics import Metrics
 from steadyhand.runtime.modes import Mode, ModeMachine
 from steadyhand.runtime.recorder import Recorder
+from steadyhand.runtime.signal_flag import Stop
 
 STAGES = ("lateness", "read", "propose", "judge", "decide", "certify", "write")
 """What the timings of a tick are, seconds each."""
@@ -220,7 +220,7 @@ class Loop:
         self._between_ticks()
         return self.last
 
-    def run(self, stop: threading.Event, max_ticks: int | None = None) -> None:
+    def run(self, stop: Stop, max_ticks: int | None = None) -> None:
         """Tick until `stop` is set, then hand the plant back.
 
         Collecting garbage is kept out of the ticks: it is switched off and done between them, the

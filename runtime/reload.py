@@ -14,6 +14,7 @@ from pathlib import Path
 
 from steadyhand.controllers.reasons import ReasonCode
 from steadyhand.runtime.guard import Guarded
+from steadyhand.runtime.signal_flag import SignalFlag
 
 CHECK_S = 120.0
 """Longest a look at the configuration may take."""
@@ -33,7 +34,7 @@ class Reload:
             tell: gets one event per reload; called in a thread of ours.
         """
         self._file, self._digest, self._tell = file, digest, tell
-        self._asked = threading.Event()
+        self._asked = SignalFlag()
         self._thread: threading.Thread | None = None
 
     def ask(self) -> None:

@@ -55,6 +55,7 @@ from steadyhand.runtime.reload import Reload
 from steadyhand.runtime.reminders import reminders
 from steadyhand.runtime.replay import COMMAND
 from steadyhand.runtime.scada.server import ScadaServer
+from steadyhand.runtime.signal_flag import Stop
 from steadyhand.runtime.slot import Closable, PolicySlot
 from steadyhand.runtime.start import First, NoPolicy, counted
 from steadyhand.runtime.status import address, loudness, remedy, status, words
@@ -104,7 +105,7 @@ class Service:
         """Whose policy proposes now."""
         self._open = ExitStack()
         self._flood, self._told_change = Flood(), object()
-        self._stop: threading.Event | None = None
+        self._stop: Stop | None = None
         self._swap: Swap | None = None
         self.last_swap: dict[str, str] | None = None
         """What became of the last swap: file, outcome, code, text; None before the first."""
@@ -255,7 +256,7 @@ class Service:
         if self.crashes.fault:
             self.recorder.event({"event": "CrashNotes", "text": self.crashes.fault})
 
-    def run(self, stop: threading.Event, max_ticks: int | None = None) -> None:
+    def run(self, stop: Stop, max_ticks: int | None = None) -> None:
         """Tick until `stop`; then the plant has its own control back.
 
         Raises:

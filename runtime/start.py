@@ -10,7 +10,6 @@ No step is left out for it: the service exists only once every check has passed.
 import gc
 import signal
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -39,6 +38,7 @@ from steadyhand.runtime.folders import make_folder
 from steadyhand.runtime.health import Health
 from steadyhand.runtime.notices import Notices
 from steadyhand.runtime.priority import Priority
+from steadyhand.runtime.signal_flag import SignalFlag
 from steadyhand.runtime.slot import Closable
 from steadyhand.runtime.spawn import Spawned
 from steadyhand.runtime.worker import PolicyProcess
@@ -65,7 +65,7 @@ def serve(
         ConfigError: the pre-flight found problems; the message names all of them.
         JournalError: another process already runs this plant.
     """
-    stop = threading.Event()
+    stop = SignalFlag()
     for number in (signal.SIGTERM, signal.SIGINT):
         _on(number, stop.set)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # a closed terminal is no reason to stop a plant

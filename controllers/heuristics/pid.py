@@ -12,12 +12,12 @@ bump: the state is the actuator's own position.
 """
 
 from dataclasses import dataclass
-from math import isfinite
+from math import isfinite, nan
 
 import numpy as np
 
 from steadyhand.controllers.errors import ConfigError
-from steadyhand.controllers.frames import Observation, Sent
+from steadyhand.controllers.frames import Observation, Quality, Sent
 from steadyhand.controllers.signals import SignalSet, Vector
 
 
@@ -93,9 +93,9 @@ class Pid:
         """Filtered derivative action d, in measurement units."""
 
     def act(self, observation: Observation) -> Vector:
-        """Command (n_u,); held where the measurement is not finite."""
+        """Command (n_u,); held where the measurement is not finite, or was found to be bad."""
         command = self._applied(observation)
-        y = float(observation.values[self._column])
+        y = self._seen(observation)
         if not isfinite(y):
             self._measured = None  # a gap is no step: start the differences again after it
             self._slope = 0.0
@@ -107,9 +107,14 @@ class Pid:
         """Follow the measurement and what was written while something else drives."""
         if sent.written:
             self._last = np.where(np.isfinite(sent.action), sent.action, self._last)
-        y = float(observation.values[self._column])
+        y = self._seen(observation)
         if isfinite(y):
             self._increment(y)
+
+    def _seen(self, observation: Observation) -> float:
+        """The measurement; NaN where its value is not to be looked at."""
+        bad = observation.quality[self._column] >= Quality.BAD
+        return nan if bad else float(observation.values[self._column])
 
     def _increment(self, y: float) -> float:
         """du; moves the differences one period on."""

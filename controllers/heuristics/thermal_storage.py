@@ -13,7 +13,7 @@ from typing import Protocol
 
 import numpy as np
 
-from steadyhand.controllers.frames import Observation, Sent
+from steadyhand.controllers.frames import Observation, Quality, Sent
 from steadyhand.controllers.plants import scalars
 from steadyhand.controllers.plants.thermal_storage import ThermalStorage
 from steadyhand.controllers.plants.thermal_storage_limits import (
@@ -176,7 +176,13 @@ class ThermalStorageHeuristic:
         ]
 
     def act(self, observation: Observation) -> Vector:
-        """Command (1,) in kW; idle if a number it needs is not finite."""
+        """Command (1,) in kW; idle if a number it needs is not finite, or found to be bad.
+
+        A value that is too old, out of range or a lie stands in the image like any other: only its
+        quality tells, and what is computed from it would be wrong in a way that nobody sees.
+        """
+        if (observation.quality[self._columns] >= Quality.BAD).any():
+            return np.zeros(1)
         now = Reading(*(float(observation.values[i]) for i in self._columns))
         return np.array([self.command(now)])
 

@@ -19,13 +19,15 @@ from typing import Any
 import numpy as np
 
 from steadyhand.adapters.sim.numbers import decode
-from steadyhand.controllers.frames import Source
+from steadyhand.controllers.frames import Quality, Source
 from steadyhand.controllers.reasons import ReasonCode
 from steadyhand.controllers.signals import SignalSet
 from steadyhand.runtime.record import TickRecord
 
 ROUNDING = 1e-9
 """Share of a bound that a sender's rounding may take."""
+_COMPUTING = (Source.POLICY, Source.FALLBACK)
+"""Who computes a command from measurements."""
 RECORD_S = 3.0
 """Real time within which a write and its record must lie."""
 
@@ -140,15 +142,22 @@ def _writers(arrivals: Sequence[Arrival]) -> list[str]:
 
 
 def _ages(ticks: Sequence[TickRecord], bounds: Bounds) -> list[str]:
+    """The policy looks at every sample, so none may be too old. The heuristic leaves alone what was
+    found to be bad, so a sample too old must have been. What is held, and the safe set-point, are
+    computed from nothing.
+    """
     oldest = bounds.observations.max_age_s
     found = []
     for tick in ticks:
-        if tick.sent is None or not tick.sent.written or tick.source is not Source.POLICY:
+        if tick.sent is None or not tick.sent.written or tick.source not in _COMPUTING:
             continue
-        late = np.flatnonzero(tick.observation.age_s > oldest)
-        if len(late):
-            names = ", ".join(bounds.observations.names[int(i)] for i in late)
-            found.append(f"I5 tick {tick.sequence}: the policy drives on samples too old: {names}")
+        old = tick.observation.age_s > oldest
+        if tick.source is Source.FALLBACK:
+            old &= tick.observation.quality < Quality.BAD
+        if old.any():
+            names = ", ".join(bounds.observations.names[int(i)] for i in np.flatnonzero(old))
+            who = tick.source.name.lower()
+            found.append(f"I5 tick {tick.sequence}: {who} drives on samples too old: {names}")
     return found
 
 

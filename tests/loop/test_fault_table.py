@@ -17,9 +17,10 @@ import tempfile
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from steadyhand.controllers.frames import Source
+from steadyhand.controllers.frames import Quality, Source
 from steadyhand.runtime import assemble
 from steadyhand.runtime.config import load_config, parse_config, require
 from steadyhand.runtime.selftest.audit import Arrival, Bounds, audit
@@ -288,6 +289,16 @@ def test_the_observer_finds_old_data_and_late_writes(kept):
     old = replace(tick.observation, age_s=tick.observation.age_s + 1e6)
     found = audit(arrivals, [*records[:driven], replace(tick, observation=old)], BOUNDS, 99)
     assert any(text.startswith("I5") for text in found), found
+    usual = replace(tick, source=Source.FALLBACK, observation=old)
+    found = audit(arrivals, [*records[:driven], usual], BOUNDS, 99)
+    assert any(text.startswith("I5") and "fallback" in text for text in found), found
+    marked = replace(old, quality=np.full_like(old.quality, Quality.BAD))
+    for harmless in (
+        replace(usual, observation=marked),
+        *(replace(usual, source=source) for source in (Source.HOLD, Source.SAFE)),
+    ):
+        found = audit(arrivals, [*records[:driven], harmless], BOUNDS, 99)
+        assert not any(text.startswith("I5") for text in found), found
     silent = replace(tick, source=Source.FALLBACK, reasons=frozenset())
     found = audit(arrivals, [*records[:driven], silent], BOUNDS, 99)
     assert any("no reason why" in text for text in found), found

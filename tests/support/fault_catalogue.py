@@ -86,6 +86,7 @@ ELSEWHERE = {
     "G2": (
         f"{_LOOP}/test_endings.py::test_whoever_asks_again_gets_the_same_end",
         f"{_LOOP}/test_endings.py::test_a_hang_up_is_no_end",
+        "tests/runtime/test_signal_flag.py::test_a_storm_of_signals_hangs_nothing_up",
     ),
     "G4": f"{_RECORD}/test_journal_power.py::test_twenty_five_power_cuts",
     "G5": _WATCHDOG,

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from steadyhand.controllers.errors import ConfigError
-from steadyhand.controllers.frames import Observation, Sent
+from steadyhand.controllers.frames import Observation, Quality, Sent
 from steadyhand.controllers.heuristics.pid import Pid, PidSettings
 from steadyhand.controllers.signals import Signal, SignalSet
 
@@ -97,6 +97,16 @@ def test_holds_through_a_gap_and_sees_no_step_behind_it() -> None:
     loop = pid(PidSettings(2.0, 1e12, 1.0, derivative_s=5.0), setpoint=0.0)
     loop.act(seen(1.0, 7.0))
     assert loop.act(seen(nan, 7.0))[0] == 7.0
+    assert loop.act(seen(9.0, 7.0))[0] == pytest.approx(7.0, abs=1e-9)
+
+
+def test_a_measurement_that_was_found_to_be_bad_is_a_gap_whatever_it_is() -> None:
+    loop = pid(PidSettings(2.0, 1e12, 1.0, derivative_s=5.0), setpoint=0.0)
+    loop.act(seen(1.0, 7.0))
+    image = seen(50.0, 7.0)
+    image.quality[1] = Quality.BAD
+    assert loop.act(image)[0] == 7.0
+    loop.track(image, wrote(7.0))
     assert loop.act(seen(9.0, 7.0))[0] == pytest.approx(7.0, abs=1e-9)
 
 

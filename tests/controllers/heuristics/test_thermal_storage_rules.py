@@ -6,7 +6,7 @@ from math import nan
 import numpy as np
 import pytest
 
-from steadyhand.controllers.frames import Observation, Sent
+from steadyhand.controllers.frames import Observation, Quality, Sent
 from steadyhand.controllers.heuristics.thermal_storage import (
     SHIPPED,
     STRATEGIES,
@@ -127,6 +127,26 @@ def test_idle_where_a_needed_number_is_missing(field: str) -> None:
     observation.values[PLANT.observations.index(field)] = nan
     heuristic = ThermalStorageHeuristic(StoragePriority(), PLANT.observations)
     assert heuristic.act(observation).tolist() == [0.0]
+
+
+@pytest.mark.parametrize("field", ["storage_energy_kwh", "electricity_price_per_kwh"])
+@pytest.mark.parametrize("lie", [0.0, 0.25, 1400.0])
+def test_idle_where_a_needed_number_was_found_to_be_bad_whatever_it_is(field, lie) -> None:
+    """Too old, out of range, a jump: the value still stands there, and is not looked at."""
+    observation = seen(NOON)
+    column = PLANT.observations.index(field)
+    observation.values[column] = lie
+    observation.quality[column] = Quality.BAD
+    heuristic = ThermalStorageHeuristic(DemandLimiting(), PLANT.observations)
+    assert heuristic.act(observation).tolist() == [0.0]
+
+
+def test_what_it_does_not_look_at_may_be_bad() -> None:
+    observation = seen(NOON)
+    observation.quality[PLANT.observations.index("load_forecast_01_kw")] = Quality.BAD
+    heuristic = ThermalStorageHeuristic(StoragePriority(), PLANT.observations)
+    assert heuristic.act(observation) == heuristic.act(seen(NOON))
+    assert heuristic.act(observation)[0] > 0.0
 
 
 def test_tracking_leaves_no_memory() -> None:
