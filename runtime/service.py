@@ -5,7 +5,6 @@ stop:  loop ends → plant handed back → journal closed → sockets freed
 """
 
 import os
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import replace

@@ -1,6 +1,8 @@
-"""What a signal handler may set. A handler runs in the middle of whatever the main thread does, also
-in the middle of itself: a second signal while the first is being handled. A `threading.Event` takes
-a lock to be set, and would wait for ever for the one that it interrupted.
+"""What a signal handler may set.
+
+A handler runs in the middle of whatever the main thread does, also in the middle of itself: a
+second signal while the first is being handled. A `threading.Event` takes a lock to be set, and
+would wait for ever for the one that it interrupted.
 """
 
 from typing import Protocol

@@ -56,13 +56,12 @@ def test_a_collection_longer_than_the_period_costs_one_command_and_no_more():
     ticks = bench.ticks(30)
     assert hoarder.paused_s > 2.0 * WALL_PERIOD_S
     codes = [{fault.code for fault in (*tick.faults, *tick.sent.faults)} for tick in ticks]
-    (late,) = [i for i, found in enumerate(codes) if ReasonCode.TICK_LATE in found][:1]
+    late = max(range(len(ticks)), key=lambda i: ticks[i].timings[2])  # the policy's time
+    assert ReasonCode.TICK_LATE in codes[late]
     assert not ticks[late].sent.written, "a command of then went out now"
-    after = ticks[late + 1]
     assert {ReasonCode.TICK_GAP, ReasonCode.TICK_OVERRUN} & codes[late + 1]
-    assert after.source >= Source.FALLBACK
-    assert ticks[-1].source is Source.POLICY
-    assert ticks[-1].sent.written
+    assert ticks[late + 1].source >= Source.FALLBACK
+    assert any(tick.source is Source.POLICY and tick.sent.written for tick in ticks[late + 2 :])
 
 
 @pytest.mark.slow
@@ -86,7 +85,8 @@ def test_a_starved_machine_writes_nothing_late():
     troubled = [i for i, found in enumerate(codes) if found & PAUSED]
     assert troubled, "not starved enough to show anything"
     for i in troubled:
-        assert ReasonCode.TICK_LATE not in codes[i] or not ticks[i].sent.written
+        late = any(fault.code is ReasonCode.TICK_LATE for fault in ticks[i].sent.faults)
+        assert not (late and ticks[i].sent.written)
         assert ticks[i].source >= Source.HOLD or ReasonCode.TICK_GAP not in codes[i]
     numbers = [tick.now_s for tick in ticks]
     assert all(later - earlier > 0.0 for earlier, later in pairwise(numbers))

@@ -480,13 +480,13 @@ def altered(place: tuple[str, ...], value: object) -> bytes:
 
 
 def test_the_schema_tells_all_quantities() -> None:
-    assert len(list(quantities())) == 12
+    assert len(list(quantities())) == 13
 
 
 @pytest.mark.parametrize("place", list(quantities()), ids=".".join)
 @pytest.mark.parametrize("number", ["0", "-0", "-1", "5e-324", "1e-12", "1e300"])
 def test_no_quantity_can_be_beyond_all_sense(place: tuple[str, ...], number: str) -> None:
-    unit = "byte" if place[-1] in ("memory", "recycle", "segment") else "s"
+    unit = "byte" if place[-1] in ("memory", "recycle", "segment", "keep") else "s"
     problems = parse_config(altered(place, f"{number} {unit}"), Path("file"))
     assert isinstance(problems, list)
     assert [(p.field, p.code) for p in problems] == [(".".join(place), "CFG_BOUNDS")]

@@ -23,6 +23,20 @@ def functions(file: str) -> frozenset[str]:
     return frozenset(node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef))
 
 
+def test_the_slow_ones_are_named_as_such():
+    """By their own mark; a part of a test that is slow is told by hand."""
+    told = PAGE.partition("## What an ordinary run leaves out")[2]
+    for file, name in re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", PAGE):
+        tree = ast.parse((ROOT / file).read_text("utf-8"))
+        (function,) = [
+            node
+            for node in ast.walk(tree)
+            if isinstance(node, ast.FunctionDef) and node.name == name
+        ]
+        marks = " ".join(ast.unparse(mark) for mark in function.decorator_list)
+        assert ("mark.slow" in marks) == (f"{file}::{name}" in told), name
+
+
 def test_every_report_is_there_once():
     assert list(ROWS) == [number for number in range(1, 94) if number not in LEFT_OUT]
     assert len(re.findall(r"^\| \d+ \|", PAGE, re.MULTILINE)) == len(ROWS)
