@@ -2,7 +2,8 @@
 
     1. the fallback path: the heuristic drives some periods, and the plant follows
     2. the safe set-point path: the safe set-point is sent and held, and the plant follows
-    3. the heartbeat stops: the plant has to take itself back, within the shed time configured
+    3. the heartbeat stops, a step beside where the plant's own control was: the plant has to take
+       itself back, within the shed time configured
 
 No policy takes part. The runtime is stopped, the operator watches, every command goes through the
 safety filter. The last step is measured from our last heartbeat to the first image in which the
@@ -30,6 +31,8 @@ from steadyhand.runtime.visit import Visit
 
 FOLLOWS = 0.02
 """Share of an output's range within which a read-back is what was sent."""
+BESIDE = 0.1
+"""Share of an output's range by which it is beside the plant's own control when we fall silent."""
 LOOK_S = 0.05
 """Wall seconds between two looks while the heartbeat stands still."""
 
@@ -119,6 +122,7 @@ class _Proof:
         if problems := visit.look():
             self._done("first image", False, "; ".join(problems))
             return self._report()
+        own = visit.next().applied
         visit.ask()
         seen = visit.next()
         try:
@@ -126,7 +130,7 @@ class _Proof:
                 passed, seen = self._drive(name, source, seen)
                 if not passed:
                     return self._report()
-            return self._report(*self._fall_silent(seen))
+            return self._report(*self._fall_silent(seen, own))
         except LinkError as error:
             self._done("control", False, str(error))
             return self._report()
@@ -146,11 +150,16 @@ class _Proof:
             LinkError: control was lost, or a command was not written.
         """
         visit = self.visit
+        before = command = np.full(len(self._parts.outputs), nan)
         for _ in range(self._settings.periods):
+            before = command
             command = visit.command(seen, self._wanted(source, seen), source)
             self._heuristic.track(seen, visit.sent)
             seen = visit.next()
-        away = np.abs(seen.applied - command) > self._near
+        # an image may show what was applied before the last command came
+        follows = (np.abs(seen.applied - command) <= self._near) | (
+            np.abs(seen.applied - before) <= self._near
+        )
         shown = ", ".join(
             f"{output} sent {sent:.4g}, applied {applied:.4g}"
             for output, sent, applied in zip(
@@ -158,7 +167,7 @@ class _Proof:
             )
         )
         text = f"{self._settings.periods} periods; {shown}"
-        return self._done(name, not away.any(), text), seen
+        return self._done(name, bool(follows.all()), text), seen
 
     def _wanted(self, source: Source, seen: Observation) -> Vector:
         wanted = self._parts.kind.safe_action(self._parts.parameters)
@@ -166,8 +175,16 @@ class _Proof:
             wanted = self._heuristic.act(seen)
         return self._transfer.blend(source, wanted, seen.applied, seen.time_s)
 
-    def _fall_silent(self, seen: Observation) -> tuple[float, float]:
+    def _beside(self, seen: Observation, own: Vector) -> Vector:
+        """A step beside `own`, on the side on which the limits leave more room."""
+        step = BESIDE * (self._parts.outputs.high - self._parts.outputs.low)
+        ways = [self.visit.certified(seen, own + sign * step) for sign in (1.0, -1.0)]
+        return max(ways, key=lambda way: float(np.min(np.abs(way - own) / step)))
+
+    def _fall_silent(self, seen: Observation, own: Vector) -> tuple[float, float]:
         """Write once more, then nothing: when has the plant itself back, and how exactly is that?
+
+        `own` is what the plant applied by itself before.
 
         Plant seconds since the last heartbeat, and between the two images around that moment.
 
@@ -175,7 +192,14 @@ class _Proof:
             LinkError: control was lost before.
         """
         visit, name = self.visit, "heartbeat stops"
-        sent = visit.command(seen, self._wanted(Source.SAFE, seen), Source.SAFE)
+        target = self._beside(seen, own)
+        for _ in range(self._settings.periods):
+            visit.command(seen, target, Source.FALLBACK)
+            seen = visit.next()
+        sent = visit.command(seen, target, Source.FALLBACK)
+        if (np.abs(sent - own) <= 2.0 * self._near).all():
+            self._done(name, False, "the limits leave no room for a step here; try at another hour")
+            return nan, nan
         began_s = before_s = time.monotonic()
         wait_s = (2.0 * self._shed_s + 2.0 * self._parts.plant.period_s) / self._scale
         visit.say(f"our heartbeat stands still; {self._shed_s:g} s of plant time are configured")
@@ -197,8 +221,9 @@ class _Proof:
         self._done(
             name,
             False,
-            f"not seen within {wait_s * self._scale:g} s: the plant goes on with what we sent "
-            "last, or its own control wants the same; look at the plant, try at another hour",
+            f"not seen within {wait_s * self._scale:g} s: the plant applies {seen.applied.tolist()}, "
+            f"we sent {sent.tolist()} last: it goes on with that, or wants the same by itself; look "
+            "at the plant, try at another hour",
         )
         return nan, nan
 

@@ -122,6 +122,10 @@ class Visit:
         self._handshake.told(self.sent.action, seen.time_s)
         return self.sent.action
 
+    def certified(self, seen: Observation, wanted: Vector) -> Vector:
+        """(n_u,) what the safety filter would make of `wanted` now; nothing is written."""
+        return self.safety.certify(seen, wanted, self.sent).action
+
     def next(self) -> Observation:
         """The image of the next period."""
         beat = self._clock.wait(self.image)
