@@ -221,9 +221,9 @@ class _Proof:
         self._done(
             name,
             False,
-            f"not seen within {wait_s * self._scale:g} s: the plant applies {seen.applied.tolist()}, "
-            f"we sent {sent.tolist()} last: it goes on with that, or wants the same by itself; look "
-            "at the plant, try at another hour",
+            f"not seen within {wait_s * self._scale:g} s: the plant applies "
+            f"{seen.applied.tolist()}, we sent {sent.tolist()} last: it goes on with that, or "
+            "wants the same by itself; look at the plant, try at another hour",
         )
         return nan, nan
 

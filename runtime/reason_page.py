@@ -67,6 +67,7 @@ _RUNBOOKS: Mapping[str, str] = {
     "WATCHDOG_PREV": "Restarts",
     "OOM_PREV": "Restarts",
     "AUDIT_DEGRADED": "JournalDegraded",
+    "SCADA_DOWN": "ScadaDown",
 }
 """Where a code, or all that begin so, is gone into; the first that fits counts."""
 _BY_DEMAND: Mapping[Source, str] = {
