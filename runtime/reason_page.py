@@ -67,6 +67,10 @@ _RUNBOOKS: Mapping[str, str] = {
     "WATCHDOG_PREV": "Restarts",
     "OOM_PREV": "Restarts",
     "AUDIT_DEGRADED": "JournalDegraded",
+    "TASK_DIED": "TaskDied",
+    "NOT_RESUMED": "NotResumed",
+    "EVIDENCE_ENDS": "EvidenceExpires",
+    "SCADA_INSECURE": "ScadaInsecure",
     "SCADA_DOWN": "ScadaDown",
 }
 """Where a code, or all that begin so, is gone into; the first that fits counts."""
