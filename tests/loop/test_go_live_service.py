@@ -70,5 +70,5 @@ def test_mode_full_has_to_be_earned(tmp_path):
 
 
 def _told(rig, name):
-    shown = rig.cli("journal", "show", str(rig.journal), "--events", "--last", "50", "--json")
+    shown = rig.cli("journal", "show", str(rig.journal), "--events", "--last", "2000", "--json")
     return next((row["text"] for row in json.loads(shown.stdout) if row["event"] == name), "")
