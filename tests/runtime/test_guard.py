@@ -265,7 +265,7 @@ def test_the_door_of_the_operators(tmp_path, told, monkeypatch):
     server = OperatorServer(OperatorSettings(tmp_path / "s"), Desk())
     tries: list[int] = []
 
-    def admit(connection: object) -> None:
+    def admit(uid: int, gid: int) -> None:
         tries.append(1)
         raise Unexpected("the kernel's answer")
 
