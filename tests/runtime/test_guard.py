@@ -13,15 +13,15 @@ from typing import Any
 import pytest
 
 from steadyhand.controllers.reasons import ReasonCode
-from steadyhand.runtime import asked as asked_module
 from steadyhand.runtime import certificate_watch, guard, http_server, reload
-from steadyhand.runtime.asked import AskedKeeper, load_asked
+from steadyhand.runtime import kept as kept_module
 from steadyhand.runtime.certificate_watch import CertificateWatch, Watched
 from steadyhand.runtime.chain import verify
 from steadyhand.runtime.commands import Desk
 from steadyhand.runtime.guard import STANDS_S, Death, Deaths, Guarded
 from steadyhand.runtime.http_server import HttpServer, Response
 from steadyhand.runtime.journal import Journal, Limits
+from steadyhand.runtime.kept import Keeper, Kept, load_kept
 from steadyhand.runtime.modes import Mode
 from steadyhand.runtime.notices import Notices
 from steadyhand.runtime.operator import OperatorServer
@@ -265,7 +265,7 @@ def test_the_door_of_the_operators(tmp_path, told, monkeypatch):
     server = OperatorServer(OperatorSettings(tmp_path / "s"), Desk())
     tries: list[int] = []
 
-    def admit(connection: object) -> None:
+    def admit(uid: int, gid: int) -> None:
         tries.append(1)
         raise Unexpected("the kernel's answer")
 
@@ -279,15 +279,16 @@ def test_the_door_of_the_operators(tmp_path, told, monkeypatch):
     assert {death.name for death in told} == {"operator"}
 
 
-def test_the_keeper_of_the_wish(tmp_path, told, monkeypatch):
-    monkeypatch.setattr(asked_module, "save_asked", once(asked_module.save_asked, Unexpected()))
-    keeper = AskedKeeper(tmp_path / "asked.json", lambda text: None)
-    keeper.keep(Mode.SHADOW)
+def test_the_keeper_of_what_people_did(tmp_path, told, monkeypatch):
+    monkeypatch.setattr(kept_module, "save_kept", once(kept_module.save_kept, Unexpected()))
+    file = tmp_path / "kept.json"
+    keeper = Keeper(file, lambda text: None, Kept())
+    keeper.keep(Kept(asked=Mode.SHADOW), 1.0)
     eventually(lambda: told)
-    keeper.keep(Mode.ADVISORY)
-    eventually(lambda: load_asked(tmp_path / "asked.json") is Mode.ADVISORY)
+    keeper.keep(Kept(asked=Mode.ADVISORY), 2.0)
+    eventually(lambda: load_kept(file, 1.0).kept.asked is Mode.ADVISORY)
     keeper.close()
-    assert [death.name for death in told] == ["asked"]
+    assert [death.name for death in told] == ["kept"]
 
 
 def test_the_lines_on_standard_error(tmp_path, told):
