@@ -111,6 +111,12 @@ class ModeMachine:
         self._clean_since_s = 0.0
         self._ceiling = Source.POLICY
 
+    def is_there(self, code: ReasonCode) -> bool:
+        """Is its cause there, or only its latch? A tick names the latch, too, as why nobody better
+        drives.
+        """
+        return code not in self.latches or code in self._present
+
     @property
     def situation(self) -> Situation:
         """Which column of the table of effects holds now."""

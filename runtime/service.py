@@ -452,7 +452,8 @@ class Service:
 
     def _see_alarms(self, tick: Tick) -> None:
         modes, notes, own = self.modes, self.keepsakes.notes, tuple(self._own_faults())
-        groups = (tick.faults, tick.verdict.faults, tick.sent.faults, own)
+        there = [fault for fault in tick.faults if modes.is_there(fault.code)]
+        groups = (there, tick.verdict.faults, tick.sent.faults, own)
         latches = (*modes.latches, *(note.code for note in notes))
         for ended in self.alarms.update(groups, latches, modes.situation, tick.now_s):
             self._tell_shelf("ShelfExpired", ended, ended.owner)

@@ -440,13 +440,14 @@ def test_a_latch_is_acknowledged_from_the_event_that_told_of_it(running):
 
         async def wait_for(active, acked):
             """The newest event of our alarm, once it says so."""
-            async with asyncio.timeout(60):
-                while True:
-                    ours = [event for event in heard if event.ConditionName == code]
-                    states = ("ActiveState/Id", "AckedState/Id")
-                    if ours and [getattr(ours[-1], name) for name in states] == [active, acked]:
-                        return ours[-1]
-                    await asyncio.sleep(0.05)
+            names, deadline_s = ("ActiveState/Id", "AckedState/Id"), time.monotonic() + 60.0
+            while True:
+                ours = [event for event in heard if event.ConditionName == code]
+                states = [[getattr(event, name) for name in names] for event in ours]
+                if states[-1:] == [[active, acked]]:
+                    return ours[-1]
+                assert time.monotonic() < deadline_s, (states, running.rig.story())
+                await asyncio.sleep(0.05)
 
         async with running.client() as client:
             subscription = await client.client.create_subscription(100, Handler())

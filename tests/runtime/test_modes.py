@@ -283,6 +283,19 @@ def test_a_latch_stays_until_acknowledged():
     assert (ack.code, ack.actor) == (ReasonCode.ACK, "anna")
 
 
+def test_a_latch_alone_is_no_cause_that_is_there():
+    """It is still why nobody better drives; an alarm list must not call it present for that."""
+    bench = driving()
+    bench.tick(ReasonCode.CRASH_LOOP)
+    assert bench.machine.is_there(ReasonCode.CRASH_LOOP)
+    bench.tick()
+    assert [fault.code for fault in bench.machine.why(False)] == [ReasonCode.CRASH_LOOP]
+    assert not bench.machine.is_there(ReasonCode.CRASH_LOOP)
+    assert bench.machine.is_there(ReasonCode.OBS_STALE), "what is not latched is what is told"
+    bench.tick(ReasonCode.CRASH_LOOP)
+    assert bench.machine.is_there(ReasonCode.CRASH_LOOP)
+
+
 def test_a_fault_that_stays_latches_once_and_keeps_its_first_words():
     bench = driving()
     bench.tick(Fault(ReasonCode.SERVER_ID, text="first"))

@@ -99,6 +99,11 @@ def test_without_a_journal_the_trends_begin_now_and_it_is_told(tmp_path, spoil):
         until(lambda: stand.trends.next == 1, what="the first row")
         names = {thread.name for thread in threading.enumerate()}
         assert "panel-trends" in names
-        events, _, _ = stand.recorder.events.peek(0, 100)
-        told = [event.data["text"] for event in events if event.event == "PanelProblem"]
-        assert len(told) == 1 and told[0].startswith("trends begin with this run, the journal")
+
+        def told():
+            events, _, _ = stand.recorder.events.peek(0, 100)
+            return [event.data["text"] for event in events if event.event == "PanelProblem"]
+
+        until(told, what="the word about it")
+        assert len(told()) == 1
+        assert told()[0].startswith("trends begin with this run, the journal")
