@@ -85,6 +85,7 @@ _LOG, _WARNING, _ALARM, _CRITICAL = Severity
 _NONE = "none needed"
 _SENSOR = "check the sensor and its wiring; the heuristic drives meanwhile"
 _SERVER = "check the plant server and the network; the plant's own control has it meanwhile"
+_SLOW = "check the plant server and the network"
 _IDENTITY = "find out which server answered before you acknowledge"
 _RENEW = "make a new one and give it to both sides: see docs/security.md"
 _LOAD = "find what slowed this machine down"
@@ -152,7 +153,7 @@ _ROWS: Mapping[ReasonCode, _Row] = {
         "the server shows another certificate, which is not trusted",
         "compare its fingerprint on site before you trust it, then acknowledge",
     ),
-    ReasonCode.SUB_STALE: (_FALLBACK, _WARNING, 0, "the subscription went silent", _SERVER),
+    ReasonCode.SUB_STALE: (_FALLBACK, _WARNING, 0, "the subscription went silent", _SLOW),
     ReasonCode.SAMPLE_BAD: (_FALLBACK, _WARNING, 0, "a measurement has bad quality", _SENSOR),
     ReasonCode.SAMPLE_UNCERTAIN: (
         _FALLBACK,
@@ -182,8 +183,8 @@ _ROWS: Mapping[ReasonCode, _Row] = {
     ReasonCode.OBS_STUCK: (_FALLBACK, _WARNING, 0, "a measurement does not move", _SENSOR),
     ReasonCode.OBS_STALE: (_FALLBACK, _WARNING, 0, "a measurement is too old", _SENSOR),
     ReasonCode.OBS_RATE: (_FALLBACK, _WARNING, 0, "a measurement jumped", _SENSOR),
-    ReasonCode.OBS_TS_INVALID: (_FALLBACK, _WARNING, 0, "a time stamp is impossible", _SERVER),
-    ReasonCode.OBS_REPEAT: (_HOLD, _WARNING, 0, "no new data from the plant", _SERVER),
+    ReasonCode.OBS_TS_INVALID: (_FALLBACK, _WARNING, 0, "a time stamp is impossible", _SLOW),
+    ReasonCode.OBS_REPEAT: (_HOLD, _WARNING, 0, "no new data from the plant", _SLOW),
     ReasonCode.OBS_MISSING: (_FALLBACK, _ALARM, 0, "a measurement is missing", _SENSOR),
     # The filter needs the same measurements, so nothing that it certifies from them is to be had.
     ReasonCode.OBS_XCHECK: (
@@ -295,7 +296,7 @@ _ROWS: Mapping[ReasonCode, _Row] = {
         "the command before is not answered yet, seconds",
         "find what delays the network or the plant's server",
     ),
-    ReasonCode.WRITE_STALE_DROP: (_HOLD, _WARNING, 0, "a command too old was dropped", _SERVER),
+    ReasonCode.WRITE_STALE_DROP: (_HOLD, _WARNING, 0, "a command too old was dropped", _SLOW),
     ReasonCode.WRITE_CLAMPED: (_POLICY, _WARNING, 0, "the plant cut our command", _WRITING),
     ReasonCode.WRITE_CONTENTION: (
         _OFF,

@@ -72,7 +72,8 @@ class GoLive:
             try:
                 trust = TrustStore.read(loaded.path(config.bundle.trusted_keys))
                 file = loaded.path(section.evidence)
-                found = read_evidence(file, trust, now or datetime.now(UTC))
+                # what is over keeps its date: it is told until there is something newer
+                found = read_evidence(file, trust, now or datetime.now(UTC), in_date=False)
                 evidence, why = found, _short_of(found, minima)
             except BundleError as error:
                 why = str(error)
