@@ -295,7 +295,7 @@ async function end() {
   });
   await step("stop", async () => {
     const answer = await call(id("Loop"), id("Stop"), [text("end of the story")]);
-    await until(() => states.at(-1) === 1).catch((error) => {
+    await until(() => states.at(-1) === 4).catch((error) => {
       throw new Error(`${error.message}: ${states}`);
     });
     return { ...answer, states };

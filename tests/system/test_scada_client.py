@@ -203,7 +203,7 @@ def test_subscribe(results):
         ("override-short", "BadArgumentsMissing", "ARGUMENTS", "Duration (Double)"),
         ("clear", "Good", "OK", OUTPUT),
         ("clear-again", "BadNothingToDo", "NO_OVERRIDE", "not overridden"),
-        ("ack", "BadInvalidState", "ACK_DENIED", "nothing is latched"),
+        ("ack", "BadInvalidState", "ACK_DENIED", "latched now: nothing"),
         ("shelve", "Good", "OK", "OBS_STALE"),
         ("unshelve", "Good", "OK", "OBS_STALE"),
         ("swap-as-operator", "BadUserAccessDenied", "ROLE", "needs the role engineer"),
@@ -247,7 +247,7 @@ def test_a_bundle_is_swapped_with_success(results):
 def test_stop_is_told_to_the_client_before_it_hangs_up(results):
     seen = good(results, "stop")
     assert (seen["status"], seen["outputs"][0]) == ("Good", "OK")
-    assert seen["states"] == [0, 1]  # running, shutdown
+    assert seen["states"] == [0, 4]  # running, shutdown
     assert results["ended"] == 0 and results["controlled"] is False
 
 
