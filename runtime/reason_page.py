@@ -67,7 +67,7 @@ _RUNBOOKS: Mapping[str, str] = {
     "WATCHDOG_PREV": "Restarts",
     "OOM_PREV": "Restarts",
     "AUDIT_DEGRADED": "JournalDegraded",
-    "TASK_DIED": "TaskDied",
+    "TASK_DIED": "Restarts",
     "NOT_RESUMED": "NotResumed",
     "EVIDENCE_ENDS": "EvidenceExpires",
     "SCADA_INSECURE": "ScadaInsecure",
