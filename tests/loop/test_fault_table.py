@@ -6,10 +6,8 @@ thirty times, and results/faults.json is written.
 """
 
 import ast
-import fcntl
 import json
 import math
-import os
 import random
 import subprocess
 import sys
@@ -114,13 +112,8 @@ def write_down(row, tried):
     """What there is so far, so that a campaign that is cut short is told as one; processes of one
     campaign take turns.
     """
-    RESULTS.parent.mkdir(exist_ok=True)
-    folder = os.open(RESULTS.parent, os.O_RDONLY)
-    try:
-        fcntl.flock(folder, fcntl.LOCK_EX)
+    with results.turn(RESULTS):
         write_down_alone(row, tried)
-    finally:
-        os.close(folder)
 
 
 def write_down_alone(row, tried):

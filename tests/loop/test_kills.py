@@ -9,11 +9,13 @@ from tests.support import results
 from tests.support.loop_kills import KINDS, RESTART_S, Killer
 
 RESULTS = results.RESULTS / "kills.json"
-AT_ANY_TIME = "runtime_at_any_time"
-CAMPAIGNS = (*KINDS, AT_ANY_TIME)
+SEEDS_AT_ANY_TIME = (17, 18, 19, 20)
+"""A campaign each, so that two can be under way at once and one can be repeated."""
+CAMPAIGNS = (*KINDS, *(f"runtime_at_any_time_{seed}" for seed in SEEDS_AT_ANY_TIME))
 COMMAND = "python -m pytest -m slow --timeout 14400 tests/loop/test_kills.py"
 SLOW_KILLS = 200
-SLOW_KILLS_OF_THE_RUNTIME = 2000
+SLOW_KILLS_OF_THE_RUNTIME = 500
+"""Of each seed."""
 OFTEN = {"clean_ticks: 4": "clean_ticks: 4\n  max_raises: 100000"}
 """A day of the plant lasts 38 s here: control may come and go more often than a person bears."""
 
@@ -78,19 +80,20 @@ def test_the_runtime_may_be_killed_while_it_starts(rig):
 
 
 @pytest.mark.slow
-def test_kill_campaign_at_any_time(rig):
+@pytest.mark.parametrize("seed", SEEDS_AT_ANY_TIME)
+def test_kill_campaign_at_any_time(rig, seed):
     """The invariants of `nothing_wrong`, whatever the runtime does when it is killed."""
     made = rig(time_scale=2250.0, changes=OFTEN)
     made.start_runtime()
     made.wait_in_control()
-    killer = Killer(made, seed=17)
+    killer, name = Killer(made, seed), f"runtime_at_any_time_{seed}"
     planned = {"planned": SLOW_KILLS_OF_THE_RUNTIME}
     for _ in range(SLOW_KILLS_OF_THE_RUNTIME):
         killer.kill_at_any_time()
-        write_down(AT_ANY_TIME, made, planned | {"finished": False, **killer.done.figures()})
+        write_down(name, made, planned | {"finished": False, **killer.done.figures()})
     made.wait_in_control()
     result = killer.finish()
-    write_down(AT_ANY_TIME, made, planned | {"finished": True, **result})
+    write_down(name, made, planned | {"finished": True, **result})
     nothing_wrong(result)
     starts_in_time(result)
 
@@ -114,6 +117,11 @@ def test_kill_campaign(rig, kind):
 
 def write_down(kind, rig, result):
     """Keep what there is so far, so that a campaign that is cut short is told as one."""
+    with results.turn(RESULTS):
+        write_down_alone(kind, rig, result)
+
+
+def write_down_alone(kind, rig, result):
     known = results.read(RESULTS)
     about = {"commit": results.COMMIT, "planned": SLOW_KILLS, "tick_wall_s": rig.period_s}
     campaigns = known.get("campaigns", {}) | {kind: about | result}

@@ -1,7 +1,11 @@
 """The figures of campaigns that are committed, and the code that they were measured with."""
 
+import fcntl
 import json
+import os
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +31,18 @@ def _git(*words: str) -> str:
 
 COMMIT = _commit()
 """Of the code this process began with: a campaign takes hours, and the tree may go on meanwhile."""
+
+
+@contextmanager
+def turn(file: Path) -> Iterator[None]:
+    """Processes of one campaign read and write `file` one after another."""
+    file.parent.mkdir(exist_ok=True)
+    folder = os.open(file.parent, os.O_RDONLY)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(folder)
 
 
 def read(file: Path) -> dict[str, Any]:
