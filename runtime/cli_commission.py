@@ -27,6 +27,8 @@ from steadyhand.runtime.terminal import must_write, named_file, show
 commission_app = typer.Typer(no_args_is_help=True, help="Bring a plant into service.")
 _USUAL = TestSettings()
 _PROOF = ProofSettings()
+SHOWN = 20
+"""So many lines of what an account could write; --json has all."""
 
 
 def register(app: typer.Typer) -> None:
@@ -80,6 +82,7 @@ def response_test_command(
         "passed": report.passed,
         "problems": list(report.problems),
         "open_doors": list(report.open_doors),
+        "beyond": list(report.beyond),
         "responses": [plain(asdict(item)) for item in report.responses],
     }
     if out is not None:
@@ -158,5 +161,8 @@ def _table(report: TestReport) -> Group:
         *report.problems,
         *(f"{item.signal}: {item.answer}: {item.text}" for item in wrong),
     ]
+    if report.beyond:
+        shown = [*report.beyond[:SHOWN], *["..."] * (len(report.beyond) > SHOWN)]
+        told += ["our account could write more than it needs, have that taken away:", *shown]
     end = "passed" if report.passed else "NOT passed: do not go on before this is right"
     return Group(table, Text("\n".join([*told, end])))

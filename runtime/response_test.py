@@ -52,6 +52,8 @@ class TestReport:
     """Why the test was not done, or not to its end."""
     open_doors: tuple[str, ...] = ()
     """Ways in which somebody else could write the outputs, too."""
+    beyond: tuple[str, ...] = ()
+    """What our own account could write, and does not: for the plant's people to take away."""
 
     @property
     def passed(self) -> bool:
@@ -89,7 +91,8 @@ def response_test(
         doors = _open_doors(loaded, loaded.config.link, parts)
         for text in doors:
             say(f"the plant's server is open: {text}")
-        return replace(test.run(names), open_doors=doors)
+        beyond = _beyond(loaded, loaded.config.link, parts)
+        return replace(test.run(names), open_doors=doors, beyond=beyond)
     finally:
         test.link.close()
         os.close(lock)
@@ -104,6 +107,21 @@ def _open_doors(loaded: Loaded, link: OpcUaLink, parts: assemble.PlantParts) -> 
     if settings.security.insecure:
         return ()
     return tuple(open_doors(settings, assemble.opcua_tags(parts, link)))
+
+
+def _beyond(loaded: Loaded, link: OpcUaLink, parts: assemble.PlantParts) -> tuple[str, ...]:
+    """What our account could write; why that is not known, where it is not."""
+    from asyncua.ua import UaError
+
+    from steadyhand.adapters.opcua.reach import own_reach
+
+    settings = assemble.opcua_settings(loaded, link)
+    try:
+        found = own_reach(settings, assemble.opcua_tags(parts, link))
+    except (LinkError, OSError, UaError) as error:
+        return (f"not known: {error}",)
+    more = () if found.complete else (f"not known beyond the first {found.nodes} nodes",)
+    return (*found.beyond, *more)
 
 
 class _Test(Visit):

@@ -22,7 +22,7 @@ from steadyhand.controllers.reasons import ReasonCode
 _ATTRIBUTES = ("NodeClass", "DataType", "ValueRank", "UserAccessLevel", "Value")
 _BUILT_IN = {int(kind.variant.value): name for name, kind in WIRE_TYPES.items()}
 """Built-in types by the number of their DataType node (the same as the variant's)."""
-_CAN_READ, _CAN_WRITE = 1, 2
+_CAN_READ, CAN_WRITE = 1, 2
 
 
 class VerificationError(LinkError):
@@ -141,18 +141,27 @@ async def writable(session: Session, tags: TagMap) -> list[str]:
     Raises:
         LinkError, OSError, asyncua's UaError: the server stopped answering.
     """
-    namespaces = await read_namespaces(session)
-    uses = [use for use in uses_of(tags) if use.writes]
-    nodes, _ = await _find(session, uses, namespaces)
-    found = [use for use in uses if use.name in nodes]
-    wanted = [(nodes[use.name], ua.AttributeIds.UserAccessLevel) for use in found]
+    nodes = await written_nodes(session, tags)
+    wanted = [(node, ua.AttributeIds.UserAccessLevel) for node in nodes.values()]
     values = (await session.read(wanted, "read rights"))[0] if wanted else []
     rights = [_plain(value) for value in values]
     return [
-        use.name
-        for use, right in zip(found, rights, strict=True)
-        if isinstance(right, int) and right & _CAN_WRITE
+        name
+        for name, right in zip(nodes, rights, strict=True)
+        if isinstance(right, int) and right & CAN_WRITE
     ]
+
+
+async def written_nodes(session: Session, tags: TagMap) -> dict[str, Any]:
+    """Node ids of everything that we write, by name; what is not there is left out.
+
+    Raises:
+        LinkError, OSError, asyncua's UaError: the server stopped answering.
+    """
+    namespaces = await read_namespaces(session)
+    uses = [use for use in uses_of(tags) if use.writes]
+    nodes, _ = await _find(session, uses, namespaces)
+    return {use.name: nodes[use.name] for use in uses if use.name in nodes}
 
 
 async def _find(
@@ -242,13 +251,13 @@ def _check_node(
         faults.append(Fault(ReasonCode.TAG_TYPE, use.name, text=f"{_label(use)}: {problem}"))
     rights = _plain(access)
     if rights is None:
-        rights = _CAN_READ | _CAN_WRITE
+        rights = _CAN_READ | CAN_WRITE
     elif not isinstance(rights, int):
         rights = 0
     if use.reads and not rights & _CAN_READ:
         text = f"{_label(use)}: we may not read it: have the account's rights corrected"
         faults.append(Fault(ReasonCode.TAG_MISSING, use.name, text=text))
-    if use.writes and not rights & _CAN_WRITE:
+    if use.writes and not rights & CAN_WRITE:
         text = f"{_label(use)}: we may not write it: have the account's rights corrected"
         faults.append(Fault(ReasonCode.WRITE_DENIED, use.name, text=text))
     return faults

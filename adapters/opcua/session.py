@@ -32,7 +32,13 @@ from steadyhand.controllers.errors import LinkError
 
 T = TypeVar("T")
 
-_LIMIT_NODES = {"read": 11705, "write": 11707, "browse": 11712, "monitor": 11714}
+_LIMIT_NODES = {
+    "read": 11705,
+    "write": 11707,
+    "references": 11710,
+    "browse": 11712,
+    "monitor": 11714,
+}
 _NEVER_S = 1e6
 """asyncua's own health probe is put off for ever: the link has its own."""
 
@@ -164,6 +170,30 @@ class Session:
             results += response.Results or []
         return results
 
+    async def browse(self, nodes: list[Any], page: int) -> list[Any]:
+        """ReferenceDescriptions of objects and variables below `nodes`, up to the last page.
+
+        What cannot be browsed has nothing below it.
+        """
+        found: list[Any] = []
+        for part in chunks(nodes, self.limits.get("references", 0)):
+            request = ua.BrowseRequest()
+            request.Parameters.RequestedMaxReferencesPerNode = page
+            request.Parameters.NodesToBrowse = [_below(node) for node in part]
+            response = await self.call(request, ua.BrowseResponse, "browse")
+            results = response.Results or []
+            while results:
+                found += [one for result in results for one in result.References or []]
+                points = [one.ContinuationPoint for one in results if one.ContinuationPoint]
+                if not points:
+                    break
+                more = ua.BrowseNextRequest()
+                more.Parameters.ReleaseContinuationPoints = False
+                more.Parameters.ContinuationPoints = points
+                answer = await self.call(more, ua.BrowseNextResponse, "browse on")
+                results = answer.Parameters.Results or []
+        return found
+
     async def create_subscription(self, parameters: Any, callback: Callable[[Any], None]) -> Any:  # noqa: ANN401
         """Create a subscription; publish responses and keep-alives go to `callback`."""
         return await within(
@@ -208,6 +238,17 @@ class Session:
             with suppress(Exception, asyncio.CancelledError):
                 await within(grace_s, self._client.disconnect(), "disconnect")
         abort(self._client)
+
+
+def _below(node: Any) -> Any:  # noqa: ANN401
+    wanted = ua.BrowseDescription()
+    wanted.NodeId = node
+    wanted.BrowseDirection = ua.BrowseDirection.Forward
+    wanted.ReferenceTypeId = ua.NodeId(ua.ObjectIds.HierarchicalReferences)
+    wanted.IncludeSubtypes = True
+    wanted.NodeClassMask = ua.NodeClass.Object | ua.NodeClass.Variable
+    wanted.ResultMask = ua.BrowseResultMask.BrowseName | ua.BrowseResultMask.NodeClass
+    return wanted
 
 
 def chunks(items: list[T], limit: int) -> list[list[T]]:
