@@ -656,8 +656,9 @@ class Service:
         cleared += others
         if not cleared:
             notes = (note.code for note in self.keepsakes.notes)
-            names = ", ".join(dict.fromkeys((*self.modes.latches, *notes))) or "nothing"
-            raise RequestError(ReasonCode.ACK_DENIED, f"not latched; latched now: {names}")
+            names = ", ".join(dict.fromkeys((*self.modes.latches, *notes)))
+            why = f"not latched; latched now: {names}" if names else "nothing is latched"
+            raise RequestError(ReasonCode.ACK_DENIED, why)
         return {"acknowledged": [str(code) for code in dict.fromkeys(cleared)]}
 
     def _shelve(self, command: Command) -> Mapping[str, Any]:

@@ -117,7 +117,8 @@ class Serving:
 
     async def stop(self) -> None:
         """Say so, leave clients the time to hear it, and hang up on everybody."""
-        await self._say(STOPPING, "the runtime stops")
+        if self._space.paths:  # else it was never told anything
+            await self._say(STOPPING, "the runtime stops")
         if self._server.iserver._external_sessions:
             await self._announce(LEAVE_S, "the runtime stops; the plant has its own control")
             await asyncio.sleep(LEAVE_S)

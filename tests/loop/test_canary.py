@@ -289,7 +289,7 @@ def test_no_secret_in_any_file_but_its_own(told):
                     c in "0123456789abcdef" for c in word) else b""  # fmt: skip
                 assert not raw or raw not in content, f"{name} in {file}"
     names = {file.name for file in rig.folder.rglob("*")}
-    assert {"runtime.log", "export.jsonl", "writes.jsonl", "asked.json"} <= names
+    assert {"runtime.log", "export.jsonl", "writes.jsonl", "kept.json"} <= names
     assert looked > 10
 
 
@@ -314,7 +314,8 @@ def test_certificates_near_their_end_are_told_by_every_way(told):
     assert now["source"] in ("policy", "fallback"), "nobody is stopped by a date"
     states = {item["name"]: item["state"] for item in now["certificates"]}
     assert states == {"own": "expires in 20 days", "trusted": "expires in 20 days",
-                      "server": "expires in 20 days", "scada": "good"}  # fmt: skip
+                      "server": "expires in 20 days", "scada": "good",
+                      "scada_client": "EXPIRED"}  # fmt: skip
     everything = "\n".join(said)
     for name in states:
         series = f'steadyhand_certificate_not_after_timestamp_seconds{{certificate="{name}"}}'
@@ -322,7 +323,8 @@ def test_certificates_near_their_end_are_told_by_every_way(told):
     assert "certificate" in everything and "own expires in 20 days" in everything
     with JournalReader(rig.journal) as journal:
         events = [event for event in journal.events() if event.event == "Certificate"]
-    assert {event.data["code"] for event in events} == {"CERT_EXPIRING"}
-    assert sorted(event.data["text"].split(":")[0] for event in events) == [
-        "own", "server", "trusted",
+    found = sorted((event.data["text"].split(":")[0], event.data["code"]) for event in events)
+    assert found == [
+        ("own", "CERT_EXPIRING"), ("scada_client", "CERT_EXPIRED"),
+        ("server", "CERT_EXPIRING"), ("trusted", "CERT_EXPIRING"),
     ]  # fmt: skip

@@ -130,7 +130,9 @@ def test_every_query_of_every_board_finds_data(site):
     try:
         compared = "steadyhand_shadow_distance_ratio"
         site.rig.ask("mode", mode="shadow", reason="test")
-        until(lambda: site.monitoring.query(compared), PATIENCE_S, "a shadow score", site.rig.story)
+        shares = "instance:steadyhand_shadow_ticks:near_share_1d"
+        for name in (compared, shares):
+            until(lambda n=name: site.monitoring.query(n), PATIENCE_S, name, site.rig.story)
         site.rig.ask("mode", mode="full", reason="test")
         site.wait_driven()
         empty = [

@@ -247,7 +247,8 @@ def test_what_alarms_send_a_person_to_is_on_the_box(site):
 def test_runbooks_may_be_read_elsewhere(site):
     """Their address goes into alarms and boards alike; said no more, it is the box again."""
     count = (
-        "grep -rlF https://wiki.example/steady /opt/steadyhand/share | sort | xargs -r -n1 basename"
+        "{ grep -rlF https://wiki.example/steady /opt/steadyhand/share || true; }"
+        " | sort | xargs -r -n1 basename"
     )
     site.box.run(INSTALL, "--wheels", "/wheels", "--runbooks", "https://wiki.example/steady/")
     changed = site.box.sh(count).split()

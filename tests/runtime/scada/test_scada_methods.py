@@ -133,9 +133,8 @@ def test_an_answer_is_told_in_words():
 
 
 def status(**change):
-    return {
-        "link": "up", "source": "policy", "mode": "full", "journal": {"fault": ""}, **change,
-    }  # fmt: skip
+    shown = {"link": "up", "source": "policy", "mode": "full", "journal": {"fault": ""}, **change}
+    return {"asked": shown["mode"], **shown}
 
 
 @pytest.mark.parametrize(
@@ -149,6 +148,7 @@ def status(**change):
         ({"source": "hands_off", "mode": "limited"}, 150),
         ({"source": "hands_off", "mode": "shadow"}, 200),
         ({"source": "hands_off", "mode": "off"}, 200),
+        ({"source": "hands_off", "mode": "off", "asked": "full"}, 150),
         ({"link": "down"}, 50),
         ({"link": "connecting", "source": "hands_off"}, 50),
         ({"journal": {"fault": "disk full"}}, 199),
