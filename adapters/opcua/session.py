@@ -5,7 +5,7 @@ Every await has a deadline of ours. asyncua's own reconnecting is not used: it b
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from typing import Any, TypeVar
 from urllib.parse import urlparse
@@ -32,13 +32,9 @@ from steadyhand.controllers.errors import LinkError
 
 T = TypeVar("T")
 
-_LIMIT_NODES = {
-    "read": 11705,
-    "write": 11707,
-    "references": 11710,
-    "browse": 11712,
-    "monitor": 11714,
-}
+_LIMIT_NODES = {"read": 11705, "write": 11707, "browse": 11712, "monitor": 11714}
+_MOST_BROWSED = {"references": 11710}
+"""Asked for by those who browse only: some servers take no more than four nodes at once."""
 _NEVER_S = 1e6
 """asyncua's own health probe is put off for ever: the link has its own."""
 
@@ -175,8 +171,10 @@ class Session:
 
         What cannot be browsed has nothing below it.
         """
+        if "references" not in self.limits:
+            await self.read_limits(_MOST_BROWSED)
         found: list[Any] = []
-        for part in chunks(nodes, self.limits.get("references", 0)):
+        for part in chunks(nodes, self.limits["references"]):
             request = ua.BrowseRequest()
             request.Parameters.RequestedMaxReferencesPerNode = page
             request.Parameters.NodesToBrowse = [_below(node) for node in part]
@@ -224,11 +222,11 @@ class Session:
             "delete subscription",
         )
 
-    async def read_limits(self) -> None:
+    async def read_limits(self, which: Mapping[str, int] = _LIMIT_NODES) -> None:
         """Ask how many nodes fit one request; a server that does not say has no limit."""
-        nodes = [(ua.NodeId(i), ua.AttributeIds.Value) for i in _LIMIT_NODES.values()]
+        nodes = [(ua.NodeId(i), ua.AttributeIds.Value) for i in which.values()]
         values, _ = await self.read(nodes, "read operation limits")
-        for name, data_value in zip(_LIMIT_NODES, values, strict=True):
+        for name, data_value in zip(which, values, strict=True):
             value = data_value.Value.Value if data_value.Value is not None else None
             self.limits[name] = value if isinstance(value, int) and value > 0 else 0
 

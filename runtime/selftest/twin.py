@@ -133,6 +133,7 @@ def _link(
                 "node": node(signal.name),
                 "unit": signal.unit,
                 "feedback": node(f"{signal.name}_applied"),
+                "participation": node(f"{signal.name}_participates"),
             }
             for signal in parts.outputs
         },
