@@ -48,7 +48,7 @@ class ScadaFiles:
         uri = "urn:test:steadyhand:server"
         hosts = ["127.0.0.1", "localhost"]
         make_certificate(self.server, self.folder / "server_key.pem", uri, hosts, use)
-        for name, days in (("client", 30.0), ("stranger", 30.0), ("expired", 1e-7)):
+        for name, days in (("client", 365.0), ("stranger", 365.0), ("expired", 1e-7)):
             cert = self.folder / f"{name}.der"
             der = make_certificate(
                 cert, self.folder / f"{name}_key.pem", f"urn:test:{name}", hosts, CLIENT, days

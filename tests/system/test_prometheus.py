@@ -353,6 +353,7 @@ class Poor:
     def put_right(self) -> None:
         """Encryption everywhere, new papers, the plant's own limits; the runtime is not started."""
         rig, files = self.site.rig, ScadaFiles(self.site.rig.folder / "scada")
+        (files.trusted / "expired.der").unlink()
         rig.stop_runtime()
         assert rig.plant is not None
         rig.plant.stop()
