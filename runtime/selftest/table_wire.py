@@ -20,6 +20,11 @@ MOST_BYTES = 512 << 20
 _BLIP = (*_DOWN, "RECOVERED")
 """A link that is back within a tick is only told to be back."""
 
+FAR_SHARE = 0.05
+"""Of an output's range: what no tolerance of an actuator covers."""
+TRIED_PERIODS = 6.0
+"""So long may a command take to get that far."""
+
 
 def declared(config: Config, parts: PlantParts) -> Iterator[Row]:
     """Rows for what the configuration itself says of a measurement, and of outputs."""
@@ -53,16 +58,26 @@ def declared(config: Config, parts: PlantParts) -> Iterator[Row]:
 def _while_overridden(
     parts: PlantParts, name: str, fault: Callable[[float], dict[str, Any]]
 ) -> Callable[[Site], None]:
-    """The fault of an actuator that stands at `here`, and then a command far from there."""
+    """The fault of an actuator that stands at `here`, and then a command far from there, to the
+    side on which the filter lets it go.
+    """
     column = parts.outputs.index(name)
     low, high = float(parts.outputs.low[column]), float(parts.outputs.high[column])
 
     def do(site: Site) -> None:
         here = site.plant.side.truth()["applied"][name]
         site.plant_op("fault", fault={"signal": name, **fault(here)})
-        far = 0.75 * low + 0.25 * high if here > 0.5 * (low + high) else 0.25 * low + 0.75 * high
-        site.ask("override", output=name, value=far, reason="selftest", for_s=86_400.0)
         site.overridden.add(name)
+
+        def gone() -> bool:
+            sent = site.status().get("sent", {}).get(name)
+            return sent is not None and abs(sent - here) > FAR_SHARE * (high - low)
+
+        sides = (0.75 * low + 0.25 * high, 0.25 * low + 0.75 * high)
+        for far in sorted(sides, key=lambda value: abs(value - here), reverse=True):
+            site.ask("override", output=name, value=far, reason="selftest", for_s=86_400.0)
+            if site.wait(gone, TRIED_PERIODS * site.wall_period_s):
+                return
 
     return do
 
