@@ -241,7 +241,7 @@ class Loop:
 
     def _qualify(self, observation: Observation, beat: Beat) -> Observation:
         """The image with everything that is wrong with it, so that nobody uses a bad sample."""
-        found = (*self.parts.image_judge.check(observation), *self.parts.beside())
+        found = self.parts.image_judge.check(observation) + self.parts.beside()
         if beat.skipped:
             code = ReasonCode.TICK_GAP if beat.skipped > 1 else ReasonCode.TICK_OVERRUN
             found = (*found, Fault(code, "", float(beat.skipped), 0.0, "periods skipped"))
