@@ -228,12 +228,22 @@ def _samples(parts: PlantParts) -> Iterator[Row]:
         )
 
 
-def _refused_and_back(why: str) -> Callable[[Site], str]:
-    """Requests really were refused, and control is there all the same: it found another way."""
+def _refused(why: str) -> Callable[[Site], str]:
+    """Requests really were refused."""
 
     def proof(site: Site) -> str:
-        if not site.plant.side.truth()["refused"][why]:
-            return f"no request was refused for {why}"
+        refused = site.plant.side.truth()["refused"][why]
+        return "" if refused else f"no request was refused for {why}"
+
+    return proof
+
+
+def _refused_and_back(why: str) -> Callable[[Site], str]:
+    """And control is there all the same: it found another way."""
+
+    def proof(site: Site) -> str:
+        if wrong := _refused(why)(site):
+            return wrong
         if not site.wait(site.in_control, BACK_S):
             return f"no control while requests are refused for {why}: {site.story()}"
         return ""
@@ -276,6 +286,7 @@ def _server(parts: PlantParts) -> Iterator[Row]:
         wire=Wire.ANY,
         hold=20,
         losses=1,
+        restarts=True,  # the next runtime does not know the limit yet
         proof=_refused_and_back("too_many"),
     )
     yield _row(
@@ -293,11 +304,12 @@ def _server(parts: PlantParts) -> Iterator[Row]:
         "A16.always_busy",
         "every request is refused with BadServerTooBusy",
         _op("busy", probability=1.0),
-        ("SERVER_BUSY",),
+        ("SERVER_BUSY", *_DOWN),
         Source.POLICY,
         Wire.ANY,
-        losses=1,
+        losses=2,
         hold=10,
+        proof=_refused("busy"),
     )
     yield _row(
         "A10.sessions_dropped",
