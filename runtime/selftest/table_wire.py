@@ -494,7 +494,7 @@ def _people(parts: PlantParts) -> Iterator[Row]:
         ("NOT_GRANTED", "WRITE_CONTENTION"),
         _OFF,
         Wire.ANY,
-        latch="?WRITE_CONTENTION",
+        latch="?WRITE_CONTENTION|OBS_XCHECK",
         hold=6,
     )
 
@@ -611,8 +611,19 @@ def _network() -> Iterator[Row]:
     yield lost(
         "A2.half_open", "nothing gets through, and nobody is told", lambda site: site.proxy.hold()
     )
-    yield lost("A2.stopped", "the plant's server stands still", lambda site: site.freeze("plant"))
-    yield lost("A5.trickle", "one byte per second", lambda site: site.proxy.throttle(1.0), hold=8)
+    yield lost(
+        "A2.stopped",
+        "the plant's server stands still",
+        lambda site: site.freeze("plant"),
+        under_way=1,
+    )
+    yield lost(
+        "A5.trickle",
+        "one byte per second",
+        lambda site: site.proxy.throttle(1.0),
+        hold=8,
+        under_way=1,
+    )
 
     def flaps(site: Site) -> None:
         for _ in range(3):
@@ -636,7 +647,7 @@ def _network() -> Iterator[Row]:
             f"A4.{share:g}",
             f"the way to the plant and back takes {share:g} periods",
             lambda site, s=share: site.proxy.delay(0.5 * s * site.wall_period_s),  # type: ignore[misc]
-            ("WRITE_LATE",) if share >= 1.0 else (),
+            ("WRITE_LATE", "WRITE_STALE_DROP") if share >= 1.0 else (),
             wire=Wire.ANY,
             hold=10,
             losses=1,
@@ -659,6 +670,7 @@ def _network() -> Iterator[Row]:
         "the way to the plant and back takes ten periods",
         lambda site: site.proxy.delay(5.0 * site.wall_period_s),
         hold=10,
+        under_way=1,
     )
     for trick, number in ((Trick.DUPLICATE, "A18"), (Trick.SWAP, "A18"), (Trick.DROP, "F8")):
         for way in Way:
