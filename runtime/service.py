@@ -56,10 +56,10 @@ from steadyhand.runtime.replay import COMMAND
 from steadyhand.runtime.scada.server import ScadaServer
 from steadyhand.runtime.signal_flag import Stop
 from steadyhand.runtime.slot import Closable, PolicySlot
-from steadyhand.runtime.start import First, NoPolicy, counted
 from steadyhand.runtime.status import address, loudness, remedy, status, words
 from steadyhand.runtime.swap import Swap
 from steadyhand.runtime.tested_versions import untested
+from steadyhand.runtime.trial import First, NoPolicy, counted
 from steadyhand.runtime.vitals import ServiceVitals
 from steadyhand.runtime.wall_watch import WallWatch
 from steadyhand.runtime.worker import PolicyProcess
