@@ -8,6 +8,7 @@ metrics do not know that it exists.
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import isfinite
+from typing import Any
 
 from steadyhand.controllers.errors import RequestError
 from steadyhand.controllers.frames import Fault
@@ -161,6 +162,17 @@ class Alarms:
             names = ", ".join(self._shelves) or "nothing"
             raise RequestError("NOT_SHELVED", f"{code} is not shelved; shelved now: {names}")
         return shelf
+
+
+def shelf_event(name: str, shelf: Shelf, actor: str) -> dict[str, Any]:
+    """For the record: what `actor` did to a shelved alarm."""
+    return {
+        "event": name,
+        "actor": actor,
+        "alarm": str(shelf.code),
+        "reason": shelf.reason,
+        "expires_s": shelf.expires_s,
+    }
 
 
 def _known(code: str) -> ReasonCode:

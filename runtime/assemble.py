@@ -6,7 +6,7 @@ start has things to set going before that.
 
 import grp
 import pwd
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from math import inf
 from pathlib import Path
@@ -37,11 +37,13 @@ from steadyhand.runtime.child import ChildLimits, examine
 from steadyhand.runtime.clock import Clock, Idle, LockstepClock, PacedClock, PlantClock
 from steadyhand.runtime.config import Loaded
 from steadyhand.runtime.handshake import Handshake, HandshakeSettings
+from steadyhand.runtime.journal import Journal
 from steadyhand.runtime.journal import Limits as JournalLimits
 from steadyhand.runtime.modes import Mode, ModeMachine, ModeSettings
 from steadyhand.runtime.operator_protocol import Role
 from steadyhand.runtime.quantity import magnitude
 from steadyhand.runtime.record import RecordLayout
+from steadyhand.runtime.recorder import Recorder
 
 if TYPE_CHECKING:
     from steadyhand.adapters.sim.link import SimLink
@@ -487,6 +489,32 @@ def black_box_file(loaded: Loaded) -> Path:
     if section is None:
         return state_folder(loaded) / "black-box"
     return loaded.path(section.socket).with_suffix(".black-box")
+
+
+def make_journal(
+    loaded: Loaded, recorder: Recorder, bundle: str, on_head: Callable[[str], None]
+) -> Journal:
+    """The journal of one run, not yet begun.
+
+    Args:
+        loaded: the configuration.
+        recorder: what it writes.
+        bundle: whose policy proposes at the beginning, as records call it.
+        on_head: told the head when a segment is begun or closed.
+
+    Raises:
+        ConfigError: the signing key cannot be used.
+    """
+    return Journal(
+        loaded.path(loaded.config.journal.directory),
+        recorder,
+        journal_limits(loaded.config),
+        loaded.digest,
+        bundle,
+        journal_signer(loaded),
+        black_box=black_box_file(loaded),
+        on_head=on_head,
+    )
 
 
 def journal_limits(config: cfg.Config) -> JournalLimits:

@@ -6,10 +6,10 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from math import isnan
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, NoReturn
 
 import typer
-from rich.console import Group
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -18,6 +18,7 @@ from steadyhand.runtime.bundle.manifest import stamp
 from steadyhand.runtime.chain import plain
 from steadyhand.runtime.check import check
 from steadyhand.runtime.cli import AsJson, ConfigFile
+from steadyhand.runtime.config import Loaded
 from steadyhand.runtime.exits import Exit
 from steadyhand.runtime.proof_test import ProofSettings, proof_test
 from steadyhand.runtime.response_test import TestReport, TestSettings, response_test
@@ -29,6 +30,11 @@ _USUAL = TestSettings()
 _PROOF = ProofSettings()
 SHOWN = 20
 """So many lines of what an account could write; --json has all."""
+Patience = Annotated[
+    float, typer.Option(min=1.0, max=3600.0, help="Seconds to wait for link and grant.")
+]
+Out = Annotated[Path | None, typer.Option("--out", help="File for the result, JSON.")]
+Yes = Annotated[bool, typer.Option("--yes", help="The operator watches; do not ask.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -53,11 +59,9 @@ def response_test_command(
     periods: Annotated[
         int, typer.Option(min=8, max=200, help="Control periods per output.")
     ] = _USUAL.periods,
-    patience: Annotated[
-        float, typer.Option(min=1.0, max=3600.0, help="Seconds to wait for link and grant.")
-    ] = _USUAL.patience_s,
-    out: Annotated[Path | None, typer.Option("--out", help="File for the result, JSON.")] = None,
-    yes: Annotated[bool, typer.Option("--yes", help="The operator watches; do not ask.")] = False,
+    patience: Patience = _USUAL.patience_s,
+    out: Out = None,
+    yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
     """Move each output a little and compare what every measurement does with the model.
@@ -65,31 +69,22 @@ def response_test_command(
     The runtime must be stopped, the plant grants control, the operator watches. Ends at the first
     output whose measurements answer wrongly.
     """
-    loaded, problems = check(config, bundle=False)
-    if problems or loaded is None:
-        raise ConfigError("\n".join(problem.text(str(config)) for problem in problems))
-    if out is not None:
-        must_write(out)
+    loaded = _ready(config, out)
+    _watched(
+        yes,
+        f"Outputs of {loaded.config.name} will be moved by {step:.1%} of their range, "
+        f"{periods} periods each.",
+    )
     settings = TestSettings(step, periods, patience, tuple(output or ()))
-    if not yes:
-        typer.confirm(
-            f"Outputs of {loaded.config.name} will be moved by {step:.1%} of their range, "
-            f"{periods} periods each. Does the operator watch?",
-            abort=True,
-        )
     report = response_test(loaded, settings, _say)
     data = {
         "passed": report.passed,
         "problems": list(report.problems),
         "open_doors": list(report.open_doors),
         "beyond": list(report.beyond),
-        "responses": [plain(asdict(item)) for item in report.responses],
+        "responses": [asdict(item) for item in report.responses],
     }
-    if out is not None:
-        with named_file(out):
-            out.write_text(json.dumps(data, indent=2, allow_nan=False) + "\n", "utf-8")
-    show(data, as_json, _table(report))
-    raise typer.Exit(Exit.DONE if report.passed else Exit.FAILED)
+    _end(data, out, as_json, _table(report))
 
 
 @commission_app.command("proof-test")
@@ -99,11 +94,9 @@ def proof_test_command(
     periods: Annotated[
         int, typer.Option(min=2, max=96, help="Control periods of each path.")
     ] = _PROOF.periods,
-    patience: Annotated[
-        float, typer.Option(min=1.0, max=3600.0, help="Seconds to wait for link and grant.")
-    ] = _PROOF.patience_s,
-    out: Annotated[Path | None, typer.Option("--out", help="File for the report, JSON.")] = None,
-    yes: Annotated[bool, typer.Option("--yes", help="The operator watches; do not ask.")] = False,
+    patience: Patience = _PROOF.patience_s,
+    out: Out = None,
+    yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
     """Once a month: fallback, safe set-point, and does the plant take itself back in time?
@@ -111,17 +104,12 @@ def proof_test_command(
     The runtime must be stopped, the plant grants control, the operator watches. No policy takes
     part. At the end our heartbeat stands still until the plant has its own control back.
     """
-    loaded, problems = check(config, bundle=False)
-    if problems or loaded is None:
-        raise ConfigError("\n".join(problem.text(str(config)) for problem in problems))
-    if out is not None:
-        must_write(out)
-    if not yes:
-        typer.confirm(
-            f"{loaded.config.name} will be driven by its heuristic, put at its safe set-point, and "
-            "left without a heartbeat. Does the operator watch?",
-            abort=True,
-        )
+    loaded = _ready(config, out)
+    _watched(
+        yes,
+        f"{loaded.config.name} will be driven by its heuristic, put at its safe set-point, and "
+        "left without a heartbeat.",
+    )
     began = datetime.now(UTC)
     report = proof_test(loaded, ProofSettings(periods, patience), _say)
     data = {
@@ -135,15 +123,41 @@ def proof_test_command(
         "shed_configured_s": report.configured_s,
         "shed_resolution_s": report.resolution_s,
     }
+    table = Table("path", "result", "what was seen")
+    for step in report.steps:
+        table.add_row(step.name, "passed" if step.passed else "NOT passed", step.text)
+    _end(data, out, as_json, table)
+
+
+def _ready(config: Path, out: Path | None) -> Loaded:
+    """The configuration, with nothing in the way of a visit to its plant.
+
+    Raises:
+        ConfigError: the pre-flight found problems; the message names all of them.
+        FileError: `out` cannot be written.
+    """
+    loaded, problems = check(config, bundle=False)
+    if problems or loaded is None:
+        raise ConfigError("\n".join(problem.text(str(config)) for problem in problems))
+    if out is not None:
+        must_write(out)
+    return loaded
+
+
+def _watched(yes: bool, what: str) -> None:
+    """Go on only if somebody says that the operator watches what will be done."""
+    if not yes:
+        typer.confirm(f"{what} Does the operator watch?", abort=True)
+
+
+def _end(data: dict[str, Any], out: Path | None, as_json: bool, table: RenderableType) -> NoReturn:
+    """Keep the result, show it, and end with what came of it."""
     data = plain(data)
     if out is not None:
         with named_file(out):
             out.write_text(json.dumps(data, indent=2, allow_nan=False) + "\n", "utf-8")
-    table = Table("path", "result", "what was seen")
-    for step in report.steps:
-        table.add_row(step.name, "passed" if step.passed else "NOT passed", step.text)
     show(data, as_json, table)
-    raise typer.Exit(Exit.DONE if report.passed else Exit.FAILED)
+    raise typer.Exit(Exit.DONE if data["passed"] else Exit.FAILED)
 
 
 def _say(text: str) -> None:

@@ -11,7 +11,7 @@ from steadyhand.runtime.events import EFFECTS, Situation
 from steadyhand.runtime.modes import DRIVING_MODES, Mode
 
 Status = Mapping[str, Any]
-"""What `service.status` makes of a tick."""
+"""What `status.py` makes of a tick."""
 
 
 class Answer(StrEnum):

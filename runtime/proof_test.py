@@ -12,22 +12,19 @@ than configured. It cannot be seen where the plant's own control wants the same:
 passed.
 """
 
-import os
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from math import nan
 
 import numpy as np
 
-from steadyhand.controllers.errors import ConfigError, LinkError
+from steadyhand.controllers.errors import LinkError
 from steadyhand.controllers.frames import LinkState, Observation, Source
 from steadyhand.controllers.heuristics.transfer import Transfer
 from steadyhand.controllers.signals import Vector
 from steadyhand.runtime import assemble
-from steadyhand.runtime.config import Loaded, OpcUaLink
-from steadyhand.runtime.journal import take_lock
-from steadyhand.runtime.visit import Visit
+from steadyhand.runtime.config import Loaded
+from steadyhand.runtime.visit import Say, Visit, visiting
 
 FOLLOWS = 0.02
 """Share of an output's range within which a read-back is what was sent."""
@@ -75,7 +72,7 @@ class ProofReport:
 
 
 def proof_test(
-    loaded: Loaded, settings: ProofSettings, say: Callable[[str], None] = lambda text: None
+    loaded: Loaded, settings: ProofSettings, say: Say = lambda text: None
 ) -> ProofReport:
     """Try every path; ends at the first that does not work.
 
@@ -89,25 +86,17 @@ def proof_test(
         JournalError: a runtime drives this plant; it must be stopped first.
         LinkError: the plant does not answer, or does not grant control, in time.
     """
-    if not isinstance(loaded.config.link, OpcUaLink):
-        raise ConfigError("link.kind is sim: a proof test is for a plant behind OPC UA")
-    lock = take_lock(loaded.path(loaded.config.journal.directory))
-    test = _Proof(loaded, settings, say)
-    try:
-        return test.run()
-    finally:
-        test.visit.close()
-        os.close(lock)
-        say("the plant has its own control back")
+    parts = assemble.make_plant(loaded)
+    with visiting("proof test", loaded, parts, settings.patience_s, say) as visit:
+        return _Proof(loaded, settings, visit).run()
 
 
 class _Proof:
     """One test under way."""
 
-    def __init__(self, loaded: Loaded, settings: ProofSettings, say: Callable[[str], None]) -> None:
-        config, parts = loaded.config, assemble.make_plant(loaded)
-        self.visit = Visit(loaded, parts, settings.patience_s, say)
-        self._settings, self._parts = settings, parts
+    def __init__(self, loaded: Loaded, settings: ProofSettings, visit: Visit) -> None:
+        config, parts = loaded.config, visit.parts
+        self._visit, self._settings, self._parts = visit, settings, parts
         self._heuristic = assemble.make_heuristic(config, parts)
         self._transfer = Transfer(parts.outputs, config.fallback.transfer)
         self._near: Vector = FOLLOWS * (parts.outputs.high - parts.outputs.low)
@@ -117,7 +106,7 @@ class _Proof:
 
     def run(self) -> ProofReport:
         """All steps in order, as long as they work."""
-        visit = self.visit
+        visit = self._visit
         visit.link.open()
         if problems := visit.look():
             self._done("first image", False, "; ".join(problems))
@@ -137,7 +126,7 @@ class _Proof:
 
     def _done(self, name: str, passed: bool, text: str) -> bool:
         self._steps.append(Step(name, passed, text))
-        self.visit.say(f"{name}: {'passed' if passed else 'NOT passed'}: {text}")
+        self._visit.say(f"{name}: {'passed' if passed else 'NOT passed'}: {text}")
         return passed
 
     def _report(self, shed_s: float = nan, resolution_s: float = nan) -> ProofReport:
@@ -149,7 +138,7 @@ class _Proof:
         Raises:
             LinkError: control was lost, or a command was not written.
         """
-        visit = self.visit
+        visit = self._visit
         before = command = np.full(len(self._parts.outputs), nan)
         for _ in range(self._settings.periods):
             before = command
@@ -178,7 +167,7 @@ class _Proof:
     def _beside(self, seen: Observation, own: Vector) -> Vector:
         """A step beside `own`, on the side on which the limits leave more room."""
         step = BESIDE * (self._parts.outputs.high - self._parts.outputs.low)
-        ways = [self.visit.certified(seen, own + sign * step) for sign in (1.0, -1.0)]
+        ways = [self._visit.certified(seen, own + sign * step) for sign in (1.0, -1.0)]
         return max(ways, key=lambda way: float(np.min(np.abs(way - own) / step)))
 
     def _fall_silent(self, seen: Observation, own: Vector) -> tuple[float, float]:
@@ -191,7 +180,7 @@ class _Proof:
         Raises:
             LinkError: control was lost before.
         """
-        visit, name = self.visit, "heartbeat stops"
+        visit, name = self._visit, "heartbeat stops"
         target = self._beside(seen, own)
         for _ in range(self._settings.periods):
             visit.command(seen, target, Source.FALLBACK)

@@ -4,8 +4,7 @@ Every command goes through the safety filter, as in service; the plant has to gr
 take it back at any moment; at the end, whatever the end is, it has its own control back.
 """
 
-import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -14,10 +13,9 @@ from steadyhand.controllers.errors import ConfigError, LinkError
 from steadyhand.controllers.frames import Observation
 from steadyhand.controllers.signals import Vector
 from steadyhand.runtime import assemble
-from steadyhand.runtime.config import Loaded, OpcUaLink
-from steadyhand.runtime.journal import take_lock
+from steadyhand.runtime.config import Loaded
 from steadyhand.runtime.responses import GOOD, Answer, Response, Sample, judge
-from steadyhand.runtime.visit import Visit
+from steadyhand.runtime.visit import Say, Visit, visiting
 
 PATTERN = (1.0, -1.0, -1.0, 1.0)
 """Steps up and down that neither a drift nor a trend is taken for."""
@@ -63,7 +61,7 @@ class TestReport:
 
 
 def response_test(
-    loaded: Loaded, settings: TestSettings, say: Callable[[str], None] = lambda text: None
+    loaded: Loaded, settings: TestSettings, say: Say = lambda text: None
 ) -> TestReport:
     """Move each output and judge every measurement.
 
@@ -78,72 +76,57 @@ def response_test(
         LinkError: the plant does not answer, or does not grant control, in time.
     """
     parts = assemble.make_plant(loaded)
-    if not isinstance(loaded.config.link, OpcUaLink):
-        raise ConfigError("link.kind is sim: a response test is for a plant behind OPC UA")
     if parts.kind.reconstruct is None:
         raise ConfigError(f"plant {parts.kind.id}: its state cannot be told from measurements")
     names = settings.outputs or parts.outputs.names
     for name in names:
         parts.outputs.index(name)
-    lock = take_lock(loaded.path(loaded.config.journal.directory))
-    test = _Test(loaded, parts, settings, say)
-    try:
-        doors = _open_doors(loaded, loaded.config.link, parts)
+    with visiting("response test", loaded, parts, settings.patience_s, say) as visit:
+        doors = _open_doors(loaded, visit)
         for text in doors:
             say(f"the plant's server is open: {text}")
-        beyond = _beyond(loaded, loaded.config.link, parts)
-        return replace(test.run(names), open_doors=doors, beyond=beyond)
-    finally:
-        test.link.close()
-        os.close(lock)
-        say("the plant has its own control back")
+        beyond = _beyond(loaded, visit)
+        return replace(_Test(settings, visit).run(names), open_doors=doors, beyond=beyond)
 
 
-def _open_doors(loaded: Loaded, link: OpcUaLink, parts: assemble.PlantParts) -> tuple[str, ...]:
+def _open_doors(loaded: Loaded, visit: Visit) -> tuple[str, ...]:
     """Who else could write; nothing to find where the site has said that anybody may."""
     from steadyhand.adapters.opcua.strangers import open_doors
 
-    settings = assemble.opcua_settings(loaded, link)
+    settings = assemble.opcua_settings(loaded, visit.section)
     if settings.security.insecure:
         return ()
-    return tuple(open_doors(settings, assemble.opcua_tags(parts, link)))
+    return tuple(open_doors(settings, assemble.opcua_tags(visit.parts, visit.section)))
 
 
-def _beyond(loaded: Loaded, link: OpcUaLink, parts: assemble.PlantParts) -> tuple[str, ...]:
+def _beyond(loaded: Loaded, visit: Visit) -> tuple[str, ...]:
     """What our account could write; why that is not known, where it is not."""
     from asyncua.ua import UaError
 
     from steadyhand.adapters.opcua.reach import own_reach
 
-    settings = assemble.opcua_settings(loaded, link)
+    settings = assemble.opcua_settings(loaded, visit.section)
     try:
-        found = own_reach(settings, assemble.opcua_tags(parts, link))
+        found = own_reach(settings, assemble.opcua_tags(visit.parts, visit.section))
     except (LinkError, OSError, UaError) as error:
         return (f"not known: {error}",)
     more = () if found.complete else (f"not known beyond the first {found.nodes} nodes",)
     return (*found.beyond, *more)
 
 
-class _Test(Visit):
+class _Test:
     """One test under way."""
 
-    def __init__(
-        self,
-        loaded: Loaded,
-        parts: assemble.PlantParts,
-        settings: TestSettings,
-        say: Callable[[str], None],
-    ) -> None:
-        super().__init__(loaded, parts, settings.patience_s, say)
-        self._settings = settings
+    def __init__(self, settings: TestSettings, visit: Visit) -> None:
+        self._settings, self._visit, self._parts = settings, visit, visit.parts
 
     def run(self, names: Sequence[str]) -> TestReport:
         """Look, ask for control, move one output after the other."""
-        self.link.open()
-        problems = self.look()
-        if problems:
+        visit = self._visit
+        visit.link.open()
+        if problems := visit.look():
             return TestReport((), tuple(problems))
-        self.ask()
+        visit.ask()
         responses: list[Response] = []
         for name in names:
             try:
@@ -153,7 +136,7 @@ class _Test(Visit):
             responses += found
             wrong = [item for item in found if item.answer not in GOOD]
             for item in wrong:
-                self.say(f"{item.signal}: {item.answer}: {item.text}")
+                visit.say(f"{item.signal}: {item.answer}: {item.text}")
             if not any(item.answer is Answer.RIGHT for item in found[1:]):
                 text = f"{name}: no measurement answers it in the model here; try at another hour"
                 return TestReport(tuple(responses), (text,))
@@ -167,22 +150,23 @@ class _Test(Visit):
         Raises:
             LinkError: control was lost, or the limits leave no room.
         """
-        outputs, column = self.parts.outputs, self.parts.outputs.index(name)
+        visit, outputs = self._visit, self._parts.outputs
+        column = outputs.index(name)
         size = self._settings.step * (outputs.high[column] - outputs.low[column])
-        before = self.next()
+        before = visit.next()
         rest = self._rest(before, column, size)
         samples: list[Sample] = []
-        periods, period_s = self._settings.periods, self.parts.plant.period_s
+        periods, period_s = self._settings.periods, self._parts.plant.period_s
         unit = outputs.signals[column].unit
         for turn in range(2 * periods):
             wanted = rest.copy()
             wanted[column] += size * PATTERN[turn % len(PATTERN)]
-            command = self.command(before, wanted)
-            after = self.next()
+            command = visit.command(before, wanted)
+            after = visit.next()
             # the model speaks of one whole period: one that came late or twice is not compared
             if abs(after.time_s - before.time_s - period_s) < _OFF * period_s:
                 samples.append(Sample(before.values, command, after.values, after.applied))
-                self.say(
+                visit.say(
                     f"{name}: period {len(samples)} of {periods}: {command[column]:.4g} {unit}, "
                     f"the plant applies {after.applied[column]:.4g}"
                 )
@@ -197,20 +181,20 @@ class _Test(Visit):
         room = float(np.ptp([sample.command[column] for sample in samples]))
         if room < 0.5 * size:
             raise LinkError(f"{name}: the limits leave no room for steps here; try another time")
-        reconstruct = self.parts.kind.reconstruct
+        reconstruct = self._parts.kind.reconstruct
         assert reconstruct is not None  # noqa: S101  (asked before)
-        held = self.parts.kind.held
-        return judge(self.parts.plant, reconstruct, outputs, name, rest, samples, held)
+        held = self._parts.kind.held
+        return judge(self._parts.plant, reconstruct, outputs, name, rest, samples, held)
 
     def _rest(self, seen: Observation, column: int, size: float) -> Vector:
         """Where the outputs are, but in the middle half of what the limits allow now: there has to
         be room for steps both ways until the last of them.
         """
-        outputs, ends = self.parts.outputs, []
+        outputs, ends = self._parts.outputs, []
         for end in (outputs.low[column], outputs.high[column]):
             wanted = seen.applied.copy()
             wanted[column] = end
-            ends.append(float(self.safety.certify(seen, wanted, self.sent).action[column]))
+            ends.append(float(self._visit.certified(seen, wanted)[column]))
         rest = seen.applied.copy()
         margin = max(0.25 * (ends[1] - ends[0]), 2.0 * size)
         low, high = ends[0] + margin, ends[1] - margin

@@ -31,15 +31,15 @@ _PRIORITIES = {
 
 def introduction(service: "Service") -> str:
     """What is being run, one line each, for whoever started it."""
-    config, loaded, server = service.config, service.loaded, service.metrics_server
+    config, loaded, doors = service.config, service.loaded, service.doors
     controller = record_name(service.first.bundle)
     if service.first.bundle is None:
         controller = f"none: the heuristic {config.fallback.heuristic} drives"
     asked = service.modes.asked
     before = f" (before the restart {asked} was asked for)" if asked != config.modes.initial else ""
     shown = "none"
-    if server is not None and server.address is not None:
-        host, port = server.address
+    if doors.metrics is not None and doors.metrics.address is not None:
+        host, port = doors.metrics.address
         shown = f"http://{f'[{host}]' if ':' in host else host}:{port}/metrics"
     socket = config.operator and loaded.path(config.operator.socket)
     scale = config.clock.time_scale
@@ -48,11 +48,11 @@ def introduction(service: "Service") -> str:
         "period": f"{config.period:g} s of plant time, {config.period / scale:g} s here",
         "bundle": controller,
         "mode": f"{config.modes.initial}{before}",
-        "go-live": service.go_live.words(service.bundle),
+        "go-live": service.go_live.words(service.serving.bundle),
         "operator": socket or "none",
         "metrics": shown,
-        "panel": service.panel.url or "not now" if service.panel is not None else "none",
-        "scada": service.scada.url if service.scada is not None else "none",
+        "panel": doors.panel.url or "not now" if doors.panel is not None else "none",
+        "scada": doors.scada.url if doors.scada is not None else "none",
         "journal": loaded.path(config.journal.directory),
     }
     head = "steadyhand runs; Ctrl-C or SIGTERM hands the plant back\n"
@@ -63,7 +63,7 @@ def words(service: "Service", tick: Tick) -> str:
     """Who drives and why nobody better does, on one line."""
     modes, audit = service.modes, service.journal.fault()
     if tick.source is Source.POLICY:
-        line = f"{service.policy.label} drives, confidence {tick.verdict.confidence:.2f}"
+        line = f"{service.serving.label} drives, confidence {tick.verdict.confidence:.2f}"
     else:
         cause = modes.why(False)[0]
         alarm = EFFECTS[cause.code, modes.situation].alarm
@@ -75,8 +75,7 @@ def words(service: "Service", tick: Tick) -> str:
 
 def _unproven(service: "Service") -> bool:
     """Is mode full open by the long word alone, and asked for?"""
-    basis = service.go_live.basis(service.bundle)
-    return service.modes.mode is Mode.FULL and basis is Basis.WITHOUT
+    return service.modes.mode is Mode.FULL and service.serving.basis is Basis.WITHOUT
 
 
 def remedy(service: "Service", tick: Tick, cause: Fault) -> str:
@@ -168,13 +167,13 @@ def status(service: "Service", tick: Tick) -> dict[str, Any]:
             "active": [rows[i] for i in report.active],
             "correction_share": report.correction_share,
         },
-        "bundle": service.policy.label,
-        "controller": record_name(service.bundle),
-        "swap": service.last_swap,
-        "alarm": service.alarm,
-        "go_live": service.go_live.words(service.bundle),
+        "bundle": service.serving.label,
+        "controller": record_name(service.serving.bundle),
+        "swap": service.serving.last_swap,
+        "alarm": service.serving.alarm,
+        "go_live": service.go_live.words(service.serving.bundle),
         "unproven": _unproven(service),
-        "certificates": service.certificates.view(),
+        "certificates": service.watches.certificates.view(),
         "journal": {
             "fault": audit.text if audit is not None else "",
             "records": stored.records,

@@ -10,7 +10,7 @@ from steadyhand.runtime.bundle.signature import TrustStore
 from steadyhand.runtime.config import Loaded
 from steadyhand.runtime.guard import Guarded
 from steadyhand.runtime.slot import Closable
-from steadyhand.runtime.start import First, Trial
+from steadyhand.runtime.trial import First, Trial
 
 
 class Swap:

@@ -4,22 +4,57 @@ What the tests on site have in common. Every command goes through the safety fil
 the plant has to grant control and can take it back at any moment.
 """
 
+import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 
 import numpy as np
 
-from steadyhand.controllers.errors import LinkError
+from steadyhand.controllers.errors import ConfigError, LinkError
 from steadyhand.controllers.frames import LinkState, Observation, Sent, Source
 from steadyhand.controllers.reasons import ReasonCode
 from steadyhand.controllers.signals import Vector
 from steadyhand.controllers.trust.freshness import Freshness, FreshnessSettings
 from steadyhand.runtime import assemble
-from steadyhand.runtime.config import Loaded
+from steadyhand.runtime.config import Loaded, OpcUaLink
 from steadyhand.runtime.events import EFFECTS, Situation, describe
+from steadyhand.runtime.journal import take_lock
 
 PLAIN_FAULTS = frozenset({ReasonCode.OBS_REPEAT, ReasonCode.OBS_STUCK, ReasonCode.OBS_RATE})
 """What may be in a first image without a tag being wrong."""
+
+Say = Callable[[str], None]
+"""Told what happens, line by line, for the operator who watches."""
+
+
+@contextmanager
+def visiting(
+    what: str, loaded: Loaded, parts: assemble.PlantParts, patience_s: float, say: Say
+) -> Iterator["Visit"]:
+    """A visit to a plant that no runtime drives; whatever its end is, the plant has itself back.
+
+    Args:
+        what: the visit is for, in words.
+        loaded: the configuration, passed by the pre-flight.
+        parts: the plant.
+        patience_s: wall seconds to wait for the link and for the plant's grant.
+        say: see `Say`.
+
+    Raises:
+        ConfigError: the plant is not behind OPC UA.
+        JournalError: a runtime drives this plant; it must be stopped first.
+    """
+    section = loaded.config.link
+    if not isinstance(section, OpcUaLink):
+        raise ConfigError(f"link.kind is sim: a {what} is for a plant behind OPC UA")
+    with ExitStack() as opened:
+        lock = take_lock(loaded.path(loaded.config.journal.directory))
+        opened.callback(say, "the plant has its own control back")
+        opened.callback(os.close, lock)
+        visit = Visit(loaded, section, parts, patience_s, say)
+        opened.callback(visit.close)
+        yield visit
 
 
 class Visit:
@@ -28,19 +63,15 @@ class Visit:
     def __init__(
         self,
         loaded: Loaded,
+        section: OpcUaLink,
         parts: assemble.PlantParts,
         patience_s: float,
-        say: Callable[[str], None],
+        say: Say,
     ) -> None:
-        """Make the parts; nothing is connected yet.
-
-        Args:
-            loaded: the configuration, passed by the pre-flight.
-            parts: the plant.
-            patience_s: wall seconds to wait for the link and for the plant's grant.
-            say: told what happens, line by line, for the operator who watches.
-        """
+        """Make the parts; nothing is connected yet. See `visiting`."""
         config = loaded.config
+        self.section = section
+        """Of the configuration: where the plant is."""
         self.parts, self.say = parts, say
         self._patience_s = patience_s
         self.link = assemble.make_link(loaded, parts)

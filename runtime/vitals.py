@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from math import isfinite
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from steadyhand.controllers.frames import LinkState
 from steadyhand.controllers.protocols import Policy
@@ -20,8 +20,10 @@ from steadyhand.runtime.health import Health
 from steadyhand.runtime.journal import Journal
 from steadyhand.runtime.provider import served_by
 from steadyhand.runtime.refusals import CODES, OTHER
-from steadyhand.runtime.slot import PolicySlot
 from steadyhand.runtime.worker import PolicyProcess
+
+if TYPE_CHECKING:
+    from steadyhand.runtime.serving_bundle import ServingBundle
 
 POLICY_STATES = ("none", "thread", "ready", "restarting", "crash_loop", "closed")
 """No bundle; in this process; and the states of a process of its own."""
@@ -93,31 +95,25 @@ class Telling(Protocol):
     def overtaken(self) -> int: ...  # noqa: D102
 
 
-@dataclass
+@dataclass(frozen=True)
 class ServiceVitals:
-    """Where a service's vitals are looked for. Parts are added as the service makes them."""
+    """Where a service's vitals are looked for."""
 
-    policy: PolicySlot
+    serving: "ServingBundle"
     journal: Journal
     health: Health
-    certificates: Callable[[], Mapping[str, float]] = dict
+    link: object
+    certificates: Callable[[], Mapping[str, float]]
     """When which certificate ends."""
-    alarm: Callable[[], str] = lambda: ""
-    """Why another policy than the configured one drives, or empty."""
-    bundle_not_after_s: float = 0.0
-    basis: Callable[[], Basis] = lambda: Basis.NO_BUNDLE
-    swaps: int = 0
-    evidence_not_after_s: Callable[[], float] = lambda: 0.0
-    """End of what lets the bundle that drives now into mode full; 0: nothing that ends."""
-    run_before: ReasonCode = ReasonCode.OK
-    link: object = None
-    refused: Callable[[], Mapping[str, int]] = dict
+    refused: Callable[[], Mapping[str, int]]
     """Commands refused so far, by code."""
+    run_before: ReasonCode = ReasonCode.OK
     wall: Callable[[], float] = time.time
 
     def __call__(self) -> Vitals:
         """One look; any thread."""
-        link, policy, health = self.link, self.policy.policy, self.health
+        serving, link, health = self.serving, self.link, self.health
+        policy = serving.slot.policy
         free, size = disk_bytes(self.journal.directory)
         ago_s = health.fed_ago_s
         told = link if isinstance(link, Telling) else None
@@ -126,15 +122,15 @@ class ServiceVitals:
             connects=0 if told is None else told.connects,
             clock_offset_s=0.0 if told is None else told.clock_offset_s,
             overtaken=0 if told is None else told.overtaken,
-            policy=_state_of(policy, self.policy.label),
+            policy=_state_of(policy, serving.label),
             policy_restarts=policy.restarts if isinstance(policy, PolicyProcess) else 0,
             policy_bytes=policy.resident_bytes() if isinstance(policy, PolicyProcess) else 0,
             provider_as_asked=not served_by(policy)[1],
-            as_configured=not self.alarm(),
-            bundle_not_after_s=self.bundle_not_after_s,
-            basis=self.basis(),
-            swaps=self.swaps,
-            evidence_not_after_s=self.evidence_not_after_s(),
+            as_configured=not serving.alarm,
+            bundle_not_after_s=serving.not_after_s,
+            basis=serving.basis,
+            swaps=serving.swaps,
+            evidence_not_after_s=serving.evidence_ends_s,
             run_before=self.run_before,
             certificates=self.certificates(),
             disk_free_bytes=free,

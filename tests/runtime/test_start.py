@@ -22,8 +22,8 @@ from steadyhand.runtime.config import QUICK_WORD, Loaded, parse_config
 from steadyhand.runtime.crash_loop import CrashLoop
 from steadyhand.runtime.slot import Closable
 from steadyhand.runtime.spawn import Spawned
-from steadyhand.runtime.start import First, first_policy
 from steadyhand.runtime.swap import Swap
+from steadyhand.runtime.trial import First, first_policy
 from tests.support.loop_rig import SHIPPED, Bundles
 
 PATIENCE_S = 30.0

@@ -10,7 +10,6 @@ granted.
 """
 
 import dataclasses
-import functools
 import sys
 from pathlib import Path
 from typing import Any
@@ -28,14 +27,14 @@ def main() -> None:
     # only now: `run` makes the policy's process before anything else is imported, but not here
     from asyncua import Client
 
-    from steadyhand.runtime import assemble, exits, service
+    from steadyhand.runtime import assemble, exits
 
-    as_configured = assemble.opcua_settings
+    settings, limits = assemble.opcua_settings, assemble.journal_limits
     assemble.opcua_settings = lambda *words: dataclasses.replace(
-        as_configured(*words), channel_life_s=channel_s / RENEWED_AFTER, flap_window_s=FLAP_S
+        settings(*words), channel_life_s=channel_s / RENEWED_AFTER, flap_window_s=FLAP_S
     )
-    service.JournalLimits = functools.partial(  # type: ignore[misc]
-        service.JournalLimits, segment_age_s=rotate_s, keep_bytes=keep_bytes
+    assemble.journal_limits = lambda *words: dataclasses.replace(
+        limits(*words), segment_age_s=rotate_s, keep_bytes=keep_bytes
     )
     as_made = Client.open_secure_channel
 
