@@ -58,28 +58,31 @@ def declared(config: Config, parts: PlantParts) -> Iterator[Row]:
 def _while_overridden(
     parts: PlantParts, name: str, fault: Callable[[float], dict[str, Any]]
 ) -> Callable[[Site], None]:
-    """The fault of an actuator that stands at `here`, and then a command far from there, to the
-    side on which the filter lets it go.
-    """
-    column = parts.outputs.index(name)
-    low, high = float(parts.outputs.low[column]), float(parts.outputs.high[column])
+    """The fault of an actuator that stands at `here`, and then a command far from there."""
 
     def do(site: Site) -> None:
         here = site.plant.side.truth()["applied"][name]
         site.plant_op("fault", fault={"signal": name, **fault(here)})
-        site.overridden.add(name)
-
-        def gone() -> bool:
-            sent = site.status().get("sent", {}).get(name)
-            return sent is not None and abs(sent - here) > FAR_SHARE * (high - low)
-
-        sides = (0.75 * low + 0.25 * high, 0.25 * low + 0.75 * high)
-        for far in sorted(sides, key=lambda value: abs(value - here), reverse=True):
-            site.ask("override", output=name, value=far, reason="selftest", for_s=86_400.0)
-            if site.wait(gone, TRIED_PERIODS * site.wall_period_s):
-                return
+        _go_far(site, parts, name, here)
 
     return do
+
+
+def _go_far(site: Site, parts: PlantParts, name: str, here: float) -> None:
+    """Override an output, far from `here`, to the side on which the filter lets it go."""
+    column = parts.outputs.index(name)
+    low, high = float(parts.outputs.low[column]), float(parts.outputs.high[column])
+    site.overridden.add(name)
+
+    def gone() -> bool:
+        sent = site.status().get("sent", {}).get(name)
+        return sent is not None and abs(sent - here) > FAR_SHARE * (high - low)
+
+    sides = (0.75 * low + 0.25 * high, 0.25 * low + 0.75 * high)
+    for far in sorted(sides, key=lambda value: abs(value - here), reverse=True):
+        site.ask("override", output=name, value=far, reason="selftest", for_s=86_400.0)
+        if site.wait(gone, TRIED_PERIODS * site.wall_period_s):
+            return
 
 
 def rows(parts: PlantParts) -> Iterator[Row]:
@@ -487,10 +490,16 @@ def _people(parts: PlantParts) -> Iterator[Row]:
         # a grant that is taken for less than a reading is only seen by what the plant did then
         latch="?WRITE_CONTENTION|OBS_XCHECK",
     )
+
+    def shed(site: Site) -> None:
+        name = parts.outputs.names[0]
+        _go_far(site, parts, name, site.plant.side.truth()["applied"][name])
+        site.plant_op("shed")
+
     yield _row(
         "L1.shed",
-        "the plant takes its outputs back as if our heartbeat had stopped",
-        _op("shed"),
+        "the plant takes its outputs back as if our heartbeat had stopped, and drives elsewhere",
+        shed,
         ("NOT_GRANTED", "WRITE_CONTENTION"),
         _OFF,
         Wire.ANY,
