@@ -7,7 +7,6 @@
 Timing stands in `clock.py`, who drives in `modes.py`, wiring in `assemble.py`.
 """
 
-import gc
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -37,6 +36,7 @@ from steadyhand.controllers.trust.gate import Gate
 from steadyhand.controllers.trust.same_answer import SameAnswer
 from steadyhand.runtime.clock import Beat, Clock
 from steadyhand.runtime.events import Situation
+from steadyhand.runtime.garbage import Garbage
 from steadyhand.runtime.handshake import Control, Handshake
 from steadyhand.runtime.health import Health
 from steadyhand.runtime.metrics import Metrics
@@ -116,6 +116,8 @@ class Loop:
         self.parts = parts
         self.handshake = handshake or Handshake(parts.link.outputs)
         self.last: Tick | None = None
+        self._deadline_s = 0.0
+        """Monotonic time by which the last tick's command had to be gone: the next tick's."""
         self._clock = clock
         self._between_ticks = between_ticks
         self._monotonic = monotonic
@@ -218,25 +220,19 @@ class Loop:
         self._tell(self.last, beat)
         self._withdraw()
         self._between_ticks()
+        self._deadline_s = beat.deadline_s
         return self.last
 
     def run(self, stop: Stop, max_ticks: int | None = None) -> None:
-        """Tick until `stop` is set, then hand the plant back.
-
-        Collecting garbage is kept out of the ticks: it is switched off and done between them, the
-        young generation only; long-lived objects are frozen at the start.
-        """
-        gc.collect()
-        gc.freeze()
-        gc.disable()
+        """Tick until `stop` is set, then hand the plant back."""
         count = 0
         try:
-            while not stop.is_set() and (max_ticks is None or count < max_ticks):
-                self.step()
-                gc.collect(0)
-                count += 1
+            with Garbage() as garbage:
+                while not stop.is_set() and (max_ticks is None or count < max_ticks):
+                    self.step()
+                    garbage.collect(self._deadline_s)
+                    count += 1
         finally:
-            gc.enable()
             self.parts.link.release()
 
     def _qualify(self, observation: Observation, beat: Beat) -> Observation:
