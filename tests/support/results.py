@@ -18,7 +18,7 @@ def _commit() -> str:
     try:
         name = _git("rev-parse", "--short", "HEAD")
         # what a campaign writes while it runs is no change of the code
-        changed = _git("status", "--porcelain", "--untracked-files=no", ":!tests/*/results")
+        changed = _git("status", "--porcelain", "--untracked-files=no", ":!tests/*/results/*")
     except (OSError, subprocess.CalledProcessError):
         return "unknown"
     return f"{name}+" if changed else name
