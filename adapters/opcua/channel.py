@@ -5,6 +5,7 @@ what a hostile server may send (the library's default is no limit); in `exchange
 request whose body is already encoded.
 """
 
+import asyncio
 import struct
 from dataclasses import dataclass
 from typing import Any
@@ -65,13 +66,27 @@ def cap_messages(client: Any, cap_bytes: int) -> None:  # noqa: ANN401
                     protocol.receive_buffer = None
                     protocol.transport.abort()
 
+        fail = protocol._fail_all_pending
+
+        def fail_heard(error: BaseException) -> None:
+            for future in protocol._callbackmap.values():
+                future.add_done_callback(heard)
+            fail(error)
+
         protocol.data_received = receive_capped
+        protocol._fail_all_pending = fail_heard
         made.append(protocol)
         return protocol
 
     made: list[Any] = []
     client.made_protocols = made
     client.uaclient._make_protocol = make_capped
+
+
+def heard(future: "asyncio.Future[Any]") -> None:
+    """Who waited may have gone when the connection breaks: nobody need hear of it twice."""
+    if not future.cancelled():
+        future.exception()
 
 
 def abort(client: Any) -> None:  # noqa: ANN401

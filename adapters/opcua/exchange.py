@@ -18,7 +18,7 @@ from typing import Any
 
 from asyncua import ua
 
-from steadyhand.adapters.opcua.channel import MAX_CHUNK_BYTES
+from steadyhand.adapters.opcua.channel import MAX_CHUNK_BYTES, heard
 from steadyhand.adapters.opcua.session import within
 
 SPIN_S = 0.002
@@ -66,7 +66,7 @@ class Exchange:
             if reply is not None:
                 return reply
         if not future.done():
-            future.add_done_callback(_heard)
+            future.add_done_callback(heard)
             await within(timeout_s, asyncio.shield(future), "read")
         # a slow server is not spun for again until it was quick
         self._quick = time.monotonic() - started_s < SPIN_S
@@ -140,9 +140,3 @@ class Exchange:
         connection._peer_sequence_number = sequence
         del protocol._callbackmap[number]
         return data[_HEAD:]
-
-
-def _heard(future: "asyncio.Future[Any]") -> None:
-    """Who waited may have gone when the connection breaks: nobody need hear of it twice."""
-    if not future.cancelled():
-        future.exception()

@@ -277,12 +277,12 @@ class Plant:
             if self._tags.handshake.source
             else None,
         ]
-        self.outputs.forget()
-        self._driving = False
         wanted = [pair for pair in pairs if pair is not None]
-        if not wanted:
-            return
-        async with self._turn("release"):
+        async with self._turn("release"):  # a write under way would remember its set-points again
+            self.outputs.forget()
+            self._driving = False
+            if not wanted:
+                return
             await self._session.write([(self._nodes[n], v) for n, v in wanted], "release")
 
     def _pairs(self, command: Command) -> list[tuple[str, Any]]:

@@ -14,6 +14,7 @@ from math import isnan, nan
 from asyncua import ua
 from cryptography import x509
 
+from steadyhand.adapters.opcua.channel import heard
 from steadyhand.adapters.opcua.commands import Command, Slot
 from steadyhand.adapters.opcua.feed import BUSY, Feed, wait
 from steadyhand.adapters.opcua.image import Board
@@ -257,14 +258,14 @@ class Worker:
         if self._lost_s:
             away_s = self._now() - self._lost_s
             self._board.tell(Fault(ReasonCode.RECOVERED, "", away_s, text="link is up again"))
-        renew = asyncio.create_task(session.channel_lost(), name="renew")
-        renew.add_done_callback(_heard)  # a session that is closed loses its channel, too
         tasks = [
             asyncio.create_task(feed.run(), name="read"),
             asyncio.create_task(self._write(plant, feed), name="write"),
-            renew,
+            asyncio.create_task(session.channel_lost(), name="renew"),
             asyncio.create_task(self._stop.wait(), name="stop"),
         ]
+        for task in tasks:  # a connection that breaks ends them all, and the first says why
+            task.add_done_callback(heard)
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         if self._stopping:
             return
@@ -399,12 +400,6 @@ def _faults_of(
         return (Fault(ReasonCode.LINK_TIMEOUT, text=text),)
     down = Fault(ReasonCode.LINK_DOWN, text=words_of(error, settings))
     return (down, Fault(ReasonCode.NO_SESSION_SLOT, text=text)) if _no_slot(error) else (down,)
-
-
-def _heard(task: "asyncio.Task[None]") -> None:
-    """Its end is no surprise to anybody."""
-    if not task.cancelled():
-        task.exception()
 
 
 async def _cancel_others() -> None:

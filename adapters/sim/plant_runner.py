@@ -93,7 +93,7 @@ class PlantRunner:
         self.source = Source.HANDS_OFF
         self.heartbeat = 0
         self.sequence = 0
-        self._beat_s = -inf
+        self._beat_s = self._shed_until_s = -inf
         self._drove = False
         self.applied: Vector = np.clip(np.zeros(len(plant.outputs)), *_bounds(plant))
         self.command: Vector = self.applied.copy()
@@ -155,7 +155,8 @@ class PlantRunner:
         if heartbeat == self.heartbeat:
             return False
         self.heartbeat = heartbeat
-        self._beat_s = self.time_s
+        if self.time_s >= self._shed_until_s:
+            self._beat_s = self.time_s
         return True
 
     def release(self) -> None:
@@ -163,8 +164,9 @@ class PlantRunner:
         self.requested = False
 
     def shed(self) -> None:
-        """The heartbeat counts as dead until a new one comes."""
+        """The heartbeat counts as dead until a new one comes, a period from now or later."""
         self._beat_s = -inf
+        self._shed_until_s = self.time_s + self.plant.period_s
 
     def advance(self, substeps: int | None = None) -> Observation:
         """Run `substeps` parts of a period (default: one whole period); returns the new image."""

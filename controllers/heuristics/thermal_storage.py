@@ -31,7 +31,6 @@ class Reading:
     energy_kwh: float
     load_kw: float
     outdoor_degc: float
-    price_per_kwh: float
     peak_kw: float
     hour: float
 
@@ -120,25 +119,24 @@ class StoragePriority:
 
 @dataclass(frozen=True, slots=True)
 class DemandLimiting:
-    """Price threshold with a demand limit: electric power is held at `limit_kw` all day.
+    """Time of use with a demand limit: electric power is held at `limit_kw` all day.
 
-    Dear energy: the tank carries all it can. Cheap energy: charge evenly, with no more than the
-    limit leaves. In between: the tank only holds the limit. Once a peak above the limit is paid
-    for, it is the limit for the rest of the day.
+    On-peak: the tank carries all it can. By night: charge evenly, with no more than the limit
+    leaves. In between: the tank only holds the limit. Once a peak above the limit is paid for, it
+    is the limit for the rest of the day. It goes by the clock: a threshold of price leaves the
+    tank empty on the day on which every price is higher.
     """
 
     limit_kw: float = 90.0
-    cheap_per_kwh: float = 0.10
-    dear_per_kwh: float = 0.20
     schedule: Schedule = Schedule()
 
     def wanted(self, now: Reading, model: ThermalStorage) -> float:
-        """Even charge, idle or the whole load by price; never less than holds the limit."""
+        """Even charge, idle or the whole load by the hour; never less than holds the limit."""
         limit_kw = max(self.limit_kw, now.peak_kw)
         holds = least_command_for_power(model, now.load_kw, now.outdoor_degc, limit_kw)
-        if now.price_per_kwh <= self.cheap_per_kwh:
+        if self.schedule.charges(now.hour):
             return max(float(holds), self.schedule.charge(now, model))
-        if now.price_per_kwh >= self.dear_per_kwh:
+        if self.schedule.on_peak(now.hour):
             return max(float(holds), now.load_kw)
         return max(float(holds), 0.0)
 
@@ -169,7 +167,6 @@ class ThermalStorageHeuristic:
                 "storage_energy_kwh",
                 "cooling_load_kw",
                 "outdoor_temperature_degc",
-                "electricity_price_per_kwh",
                 "peak_power_kw",
                 "time_of_day_h",
             )
@@ -209,6 +206,3 @@ STRATEGIES: dict[str, Callable[[], Strategy]] = {
     "demand_limiting": DemandLimiting,
 }
 """Rules by name, as a configuration names them."""
-
-SHIPPED = "storage_priority"
-"""The best of them on the reference scenario: the fallback that ships."""

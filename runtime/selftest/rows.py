@@ -51,6 +51,9 @@ class Row:
     """False: the fault makes it impossible to keep the plant's own operating limits."""
     unrecorded: int = 0
     """So many writes may be without a record of the same value."""
+    under_way: int = 0
+    """So many commands the fault itself keeps on the wire, or waiting at the plant: they arrive as
+    old as it lasted, and nobody can call them back."""
     losses: int = 0
     """How often the link is lost by it; a link that is lost too often in a minute counts as
     flapping, so the bench starts the runtime anew in time."""

@@ -58,28 +58,31 @@ def declared(config: Config, parts: PlantParts) -> Iterator[Row]:
 def _while_overridden(
     parts: PlantParts, name: str, fault: Callable[[float], dict[str, Any]]
 ) -> Callable[[Site], None]:
-    """The fault of an actuator that stands at `here`, and then a command far from there, to the
-    side on which the filter lets it go.
-    """
-    column = parts.outputs.index(name)
-    low, high = float(parts.outputs.low[column]), float(parts.outputs.high[column])
+    """The fault of an actuator that stands at `here`, and then a command far from there."""
 
     def do(site: Site) -> None:
         here = site.plant.side.truth()["applied"][name]
         site.plant_op("fault", fault={"signal": name, **fault(here)})
-        site.overridden.add(name)
-
-        def gone() -> bool:
-            sent = site.status().get("sent", {}).get(name)
-            return sent is not None and abs(sent - here) > FAR_SHARE * (high - low)
-
-        sides = (0.75 * low + 0.25 * high, 0.25 * low + 0.75 * high)
-        for far in sorted(sides, key=lambda value: abs(value - here), reverse=True):
-            site.ask("override", output=name, value=far, reason="selftest", for_s=86_400.0)
-            if site.wait(gone, TRIED_PERIODS * site.wall_period_s):
-                return
+        _go_far(site, parts, name, here)
 
     return do
+
+
+def _go_far(site: Site, parts: PlantParts, name: str, here: float) -> None:
+    """Override an output, far from `here`, to the side on which the filter lets it go."""
+    column = parts.outputs.index(name)
+    low, high = float(parts.outputs.low[column]), float(parts.outputs.high[column])
+    site.overridden.add(name)
+
+    def gone() -> bool:
+        sent = site.status().get("sent", {}).get(name)
+        return sent is not None and abs(sent - here) > FAR_SHARE * (high - low)
+
+    sides = (0.75 * low + 0.25 * high, 0.25 * low + 0.75 * high)
+    for far in sorted(sides, key=lambda value: abs(value - here), reverse=True):
+        site.ask("override", output=name, value=far, reason="selftest", for_s=86_400.0)
+        if site.wait(gone, TRIED_PERIODS * site.wall_period_s):
+            return
 
 
 def rows(parts: PlantParts) -> Iterator[Row]:
@@ -228,12 +231,22 @@ def _samples(parts: PlantParts) -> Iterator[Row]:
         )
 
 
-def _refused_and_back(why: str) -> Callable[[Site], str]:
-    """Requests really were refused, and control is there all the same: it found another way."""
+def _refused(why: str) -> Callable[[Site], str]:
+    """Requests really were refused."""
 
     def proof(site: Site) -> str:
-        if not site.plant.side.truth()["refused"][why]:
-            return f"no request was refused for {why}"
+        refused = site.plant.side.truth()["refused"][why]
+        return "" if refused else f"no request was refused for {why}"
+
+    return proof
+
+
+def _refused_and_back(why: str) -> Callable[[Site], str]:
+    """And control is there all the same: it found another way."""
+
+    def proof(site: Site) -> str:
+        if wrong := _refused(why)(site):
+            return wrong
         if not site.wait(site.in_control, BACK_S):
             return f"no control while requests are refused for {why}: {site.story()}"
         return ""
@@ -276,6 +289,7 @@ def _server(parts: PlantParts) -> Iterator[Row]:
         wire=Wire.ANY,
         hold=20,
         losses=1,
+        restarts=True,  # the next runtime does not know the limit yet
         proof=_refused_and_back("too_many"),
     )
     yield _row(
@@ -293,11 +307,12 @@ def _server(parts: PlantParts) -> Iterator[Row]:
         "A16.always_busy",
         "every request is refused with BadServerTooBusy",
         _op("busy", probability=1.0),
-        ("SERVER_BUSY",),
+        ("SERVER_BUSY", *_DOWN),
         Source.POLICY,
         Wire.ANY,
-        losses=1,
+        losses=2,
         hold=10,
+        proof=_refused("busy"),
     )
     yield _row(
         "A10.sessions_dropped",
@@ -475,14 +490,20 @@ def _people(parts: PlantParts) -> Iterator[Row]:
         # a grant that is taken for less than a reading is only seen by what the plant did then
         latch="?WRITE_CONTENTION|OBS_XCHECK",
     )
+
+    def shed(site: Site) -> None:
+        name = parts.outputs.names[0]
+        _go_far(site, parts, name, site.plant.side.truth()["applied"][name])
+        site.plant_op("shed")
+
     yield _row(
         "L1.shed",
-        "the plant takes its outputs back as if our heartbeat had stopped",
-        _op("shed"),
+        "the plant takes its outputs back as if our heartbeat had stopped, and drives elsewhere",
+        shed,
         ("NOT_GRANTED", "WRITE_CONTENTION"),
         _OFF,
         Wire.ANY,
-        latch="?WRITE_CONTENTION",
+        latch="?WRITE_CONTENTION|OBS_XCHECK",
         hold=6,
     )
 
@@ -599,8 +620,19 @@ def _network() -> Iterator[Row]:
     yield lost(
         "A2.half_open", "nothing gets through, and nobody is told", lambda site: site.proxy.hold()
     )
-    yield lost("A2.stopped", "the plant's server stands still", lambda site: site.freeze("plant"))
-    yield lost("A5.trickle", "one byte per second", lambda site: site.proxy.throttle(1.0), hold=8)
+    yield lost(
+        "A2.stopped",
+        "the plant's server stands still",
+        lambda site: site.freeze("plant"),
+        under_way=1,
+    )
+    yield lost(
+        "A5.trickle",
+        "one byte per second",
+        lambda site: site.proxy.throttle(1.0),
+        hold=8,
+        under_way=1,
+    )
 
     def flaps(site: Site) -> None:
         for _ in range(3):
@@ -624,7 +656,7 @@ def _network() -> Iterator[Row]:
             f"A4.{share:g}",
             f"the way to the plant and back takes {share:g} periods",
             lambda site, s=share: site.proxy.delay(0.5 * s * site.wall_period_s),  # type: ignore[misc]
-            ("WRITE_LATE",) if share >= 1.0 else (),
+            ("WRITE_LATE", "WRITE_STALE_DROP") if share >= 1.0 else (),
             wire=Wire.ANY,
             hold=10,
             losses=1,
@@ -647,6 +679,7 @@ def _network() -> Iterator[Row]:
         "the way to the plant and back takes ten periods",
         lambda site: site.proxy.delay(5.0 * site.wall_period_s),
         hold=10,
+        under_way=1,
     )
     for trick, number in ((Trick.DUPLICATE, "A18"), (Trick.SWAP, "A18"), (Trick.DROP, "F8")):
         for way in Way:

@@ -504,6 +504,7 @@ def _judge(
         site.wall_period_s,
         frozenset({"rival"}),
         site.withdrawals,
+        row.under_way * len(site.parts.outputs),
     )
     result.findings += audit(arrivals, ticks, bounds, row.unrecorded)
     late_s = told_s + site.wall_period_s + SLACK_S

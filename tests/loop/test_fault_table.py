@@ -315,6 +315,22 @@ def test_the_observer_finds_a_command_from_an_old_image(kept, periods, words):
     assert [text.split()[0] for text in found if text.startswith("I5")] == words
 
 
+def test_no_more_commands_are_late_than_the_fault_keeps(kept):
+    arrivals, records = kept
+    pairs = [
+        (tick, replace(one, plant_s=tick.observation.time_s + 9.0 * BOUNDS.period_s, wall_s=wall_s))
+        for one in arrivals
+        for tick in records
+        if tick.sent is not None and tick.sent.written and one.beat == tick.sent.sequence
+        for wall_s in [tick.wall_ns / 1e9]
+    ][:2]
+    ticks, late = [tick for tick, _ in pairs], [one for _, one in pairs]
+    for allowed, found in ((0, 2), (1, 2), (2, 0)):
+        bounds = replace(BOUNDS, wall_period_s=0.2, under_way=allowed)
+        told = [text for text in audit(late, ticks, bounds) if "I5" in text]
+        assert len(told) == found, (allowed, told)
+
+
 def test_two_writers_are_seen_by_their_heartbeats(kept):
     arrivals, records = kept
     mixed = [replace(one, beat=(i * 7) % 5) for i, one in enumerate(arrivals)]

@@ -19,6 +19,7 @@ _DISK = f"{_RECORD}/test_journal_disk.py"
 ELSEWHERE = {
     "A11": f"{_OPCUA}/test_identity.py"
     "::test_a_renewal_that_is_lost_costs_a_moment_and_not_the_link",
+    "A19": f"{_OPCUA}/test_every_byte.py::test_a_cut_anywhere_is_told_and_the_link_comes_back",
     "A24": f"{_OPCUA}/test_identity.py"
     "::test_a_session_outlives_the_servers_certificate_and_the_next_one_does_not_begin",
     "C1": "tests/runtime/test_wall_watch.py"

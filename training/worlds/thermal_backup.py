@@ -18,14 +18,16 @@ Array = NDArray[np.float64]
 
 def demand_limiting(plant: ThermalStorage, rule: DemandLimiting, x: Array, w: Array) -> Array:
     """`DemandLimiting.wanted` for a batch: commands (…,) kW at states (…, 4) under w (…, n_w)."""
-    load, outdoor, price = w[..., 0], w[..., 1], w[..., 2]
+    load, outdoor = w[..., 0], w[..., 1]
     hour = x[..., 3] / 3600.0
     left_h = np.maximum((rule.schedule.charge_to_h - hour) % 24.0, 0.25)
     evenly = (x[..., 0] - plant.parameters.energy_high_kwh) / left_h
     limit_kw = np.maximum(rule.limit_kw, x[..., 1])
     holds = least_command_for_power(plant, load, outdoor, limit_kw)
-    otherwise = np.where(price >= rule.dear_per_kwh, load, 0.0)
-    least: Array = np.where(price <= rule.cheap_per_kwh, evenly, otherwise)
+    schedule = rule.schedule
+    night = (hour >= schedule.charge_from_h) | (hour < schedule.charge_to_h)
+    on_peak = (hour >= schedule.on_peak_from_h) & (hour < schedule.on_peak_to_h)
+    least: Array = np.where(night, evenly, np.where(on_peak, load, 0.0))
     return np.maximum(holds, least)
 
 

@@ -3,6 +3,7 @@
 import asyncio
 import copy
 import socket
+import struct
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -316,6 +317,13 @@ class Proxy:
         self.swallowed = 0
         self.passed = bytearray()
         """Everything that went through, both ways."""
+        self.carried = {True: bytearray(), False: bytearray()}
+        """What went to the client (True) and to the server since the last `count_anew`."""
+        self.cuts_s: list[float] = []
+        """When a connection was cut by `cut_at`."""
+        self._cut_at: tuple[bool, int, bool] | None = None
+        self._round = 0
+        """Connections of an earlier one may still have something to say: it counts no more."""
         self._target = target
         self._base = base
         self._writers: list[Any] = []
@@ -335,11 +343,12 @@ class Proxy:
             writer.close()
             return
         self._writers += [writer, downstream]
+        now = self._round
         await asyncio.gather(
-            self._pump(reader, downstream, False), self._pump(upstream, writer, True)
+            self._pump(reader, downstream, False, now), self._pump(upstream, writer, True, now)
         )
 
-    async def _pump(self, reader: Any, writer: Any, to_client: bool) -> None:
+    async def _pump(self, reader: Any, writer: Any, to_client: bool, begun: int) -> None:
         try:
             while data := await reader.read(65536):
                 self.passed += data
@@ -360,6 +369,8 @@ class Proxy:
                     for byte in data:
                         writer.write(bytes((byte,)))
                         await asyncio.sleep(self.trickle_s)
+                elif begun == self._round and await self._cuts_within(data, writer, to_client):
+                    return
                 else:
                     writer.write(data)
                     await writer.drain()
@@ -381,6 +392,43 @@ class Proxy:
                 kept += rest[:size]
             rest = rest[size:]
         return kept + rest
+
+    async def _cuts_within(self, data: bytes, writer: Any, to_client: bool) -> bool:
+        """Count `data`; was it to be cut short? Then what comes before the cut was passed on."""
+        before = len(self.carried[to_client])
+        self.carried[to_client] += data
+        if self._cut_at is None or self._cut_at[0] is not to_client:
+            return False
+        _, count, reset = self._cut_at
+        if before + len(data) < count:
+            return False
+        self._cut_at = None
+        writer.write(data[: count - before])
+        await writer.drain()
+        self.cuts_s.append(time.monotonic())
+        for one in self._writers:
+            if reset:
+                linger = struct.pack("ii", 1, 0)
+                one.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+            one.close()
+        self._writers.clear()
+        return True
+
+    def count_anew(self, cut_at: tuple[bool, int, bool] | None = None) -> None:
+        """Reset every connection and count the bytes of those that come.
+
+        Args:
+            cut_at: once, after so many bytes to the client (True) or to the server, whichever
+                connection they go through: end it, with a reset (True) or as if it were closed.
+        """
+
+        async def begin() -> None:
+            await self._cut()
+            self._round += 1
+            self.carried = {True: bytearray(), False: bytearray()}
+            self._cut_at = cut_at
+
+        self._base.call(begin())
 
     async def _cut(self) -> None:
         for writer in self._writers:

@@ -54,6 +54,29 @@ def test_release_clears_the_request_and_stops_the_heartbeat(plant, opcua, drive)
     assert plant.get("heartbeat") == beat
 
 
+def test_after_a_release_during_a_write_the_plant_may_move_its_outputs(plant, opcua, drive) -> None:
+    """What the write remembers when it ends must not be held against the plant."""
+    driver = drive(plant.endpoint, control(opcua), period_s=2.0).up()
+    driver.write(10.0)
+    opcua.until(lambda: plant.get("valve") == 10.0)
+    slow = asyncio.Event()
+
+    async def slowly(_event):
+        slow.set()
+        await asyncio.sleep(0.1)
+
+    plant.before("PreWrite", slowly)
+    driver.write(20.0)
+    opcua.until(slow.is_set)
+    driver.link.release()  # while the plant still thinks about the write
+    opcua.until(lambda: plant.get("request") is False)
+    assert plant.get("valve") == 20.0
+    plant.set("valve", 33.0)
+    opcua.until(lambda: driver.read().applied[0] == 33.0)
+    time.sleep(0.3)
+    assert not driver.saw(ReasonCode.WRITE_CONTENTION)
+
+
 def test_a_command_that_is_not_answered_in_time_is_told(opcua, drive) -> None:
     """Nobody knows then between which two images it arrives."""
     proxy = opcua.proxy(opcua.server())

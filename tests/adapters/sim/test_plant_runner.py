@@ -77,6 +77,18 @@ def test_control_is_lost_without_grant_request_beat_or_driver(tank_runner, take)
     assert runner.applied.tolist() == [-0.01]
 
 
+def test_a_shed_lasts_a_period_whatever_beats_come_meanwhile(tank_runner):
+    runner = tank_runner()
+    drive(runner, 0.02, 1)
+    runner.shed()
+    drive(runner, 0.02, 2)
+    assert not runner.controlled
+    runner.advance()
+    assert not runner.controlled, "the beat is from before"
+    drive(runner, 0.02, 3)
+    assert runner.controlled
+
+
 def test_violations_between_samples_are_found_and_told_apart(tank_runner):
     # The ripple is -cos - 0.5: -1.5, -0.5, 0.5, -0.5 at 0, 25, 50, 75 s: one sub-step of four.
     runner = tank_runner(substeps=4)

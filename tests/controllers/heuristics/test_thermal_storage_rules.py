@@ -8,7 +8,6 @@ import pytest
 
 from steadyhand.controllers.frames import Observation, Quality, Sent
 from steadyhand.controllers.heuristics.thermal_storage import (
-    SHIPPED,
     STRATEGIES,
     ChillerPriority,
     ConstantProportion,
@@ -24,9 +23,9 @@ from steadyhand.controllers.plants.thermal_storage_scenario import ScenarioSpec,
 from steadyhand.controllers.signals import Vector
 
 PLANT = ThermalStorage()
-NIGHT = Reading(750.0, 60.0, 24.0, 0.08, 0.0, 2.0)
-NOON = Reading(1400.0, 420.0, 33.0, 0.28, 60.0, 13.0)
-EVENING = Reading(700.0, 200.0, 30.0, 0.16, 60.0, 19.0)
+NIGHT = Reading(750.0, 60.0, 24.0, 0.0, 2.0)
+NOON = Reading(1400.0, 420.0, 33.0, 60.0, 13.0)
+EVENING = Reading(700.0, 200.0, 30.0, 60.0, 19.0)
 
 
 def seen(now: Reading) -> Observation:
@@ -35,7 +34,6 @@ def seen(now: Reading) -> Observation:
         ("storage_energy_kwh", now.energy_kwh),
         ("cooling_load_kw", now.load_kw),
         ("outdoor_temperature_degc", now.outdoor_degc),
-        ("electricity_price_per_kwh", now.price_per_kwh),
         ("peak_power_kw", now.peak_kw),
         ("time_of_day_h", now.hour),
     ):
@@ -55,7 +53,7 @@ def test_night_charge_is_even_until_the_morning() -> None:
     for rule in (StoragePriority(), ChillerPriority(), ConstantProportion()):
         assert command(rule, NIGHT) == pytest.approx(-112.5)
     # 22:00: ten hours left
-    late = Reading(425.0, 60.0, 24.0, 0.08, 0.0, 22.0)
+    late = Reading(425.0, 60.0, 24.0, 0.0, 22.0)
     assert command(StoragePriority(), late) == pytest.approx(-100.0)
 
 
@@ -73,7 +71,7 @@ def test_demand_limiting_charges_evenly_up_to_its_limit_and_helps_out_by_day() -
     held = command(DemandLimiting(limit_kw=40.0), NIGHT)
     assert -112.5 < held < 0.0
     assert PLANT.power(np.array(held), np.array(60.0), np.array(24.0)) == pytest.approx(40.0)
-    morning = Reading(1400.0, 450.0, 34.0, 0.16, 70.0, 11.0)
+    morning = Reading(1400.0, 450.0, 34.0, 70.0, 11.0)
     help_out = command(DemandLimiting(limit_kw=80.0), morning)
     power = PLANT.power(np.array(help_out), np.array(450.0), np.array(34.0))
     assert help_out > 0.0
@@ -82,7 +80,7 @@ def test_demand_limiting_charges_evenly_up_to_its_limit_and_helps_out_by_day() -
 
 
 def test_a_peak_already_paid_for_is_used() -> None:
-    paid = Reading(750.0, 60.0, 24.0, 0.08, 45.0, 2.0)
+    paid = Reading(750.0, 60.0, 24.0, 45.0, 2.0)
     charge = command(DemandLimiting(limit_kw=40.0), paid)
     power = PLANT.power(np.array(charge), np.array(60.0), np.array(24.0))
     assert power == pytest.approx(45.0)
@@ -96,7 +94,7 @@ def test_every_rule_honours_every_limit_from_either_end(
 ) -> None:
     scenario = generate(ScenarioSpec(5, 2, season, charge))
     heuristic = ThermalStorageHeuristic(STRATEGIES[name](), PLANT.observations)
-    columns = [0, 1, 2, 3, 5, 6]
+    columns = [0, 1, 2, 5, 6]
 
     def act(y: Vector, applied: Vector) -> Vector:
         del applied
@@ -105,6 +103,21 @@ def test_every_rule_honours_every_limit_from_either_end(
     run = rollout(PLANT, scenario.w, PLANT.initial(scenario), act)
     assert run.margins.max() <= VIOLATION
     assert np.all(np.isfinite(run.u))
+
+
+def test_demand_limiting_has_a_full_tank_when_energy_is_dearest_however_dear_all_of_it_is() -> None:
+    scenario = generate(ScenarioSpec(5, 2, "heat_wave"))
+    heuristic = ThermalStorageHeuristic(DemandLimiting(), PLANT.observations)
+    run = rollout(
+        PLANT, scenario.w, PLANT.initial(scenario), lambda y, _: heuristic.act(observed(y))
+    )
+    price = scenario.w[:, 2]
+    assert price.min() > 0.10, "the night costs more than a usual one"
+    first = np.flatnonzero(price == price.max())[0]
+    dearest = np.flatnonzero(price[: first + 48] == price.max())
+    used_kwh = run.x[first, 0] - run.x[dearest[-1] + 1, 0]
+    assert run.x[first, 0] > 0.5 * ICE.capacity_kwh
+    assert used_kwh > 0.4 * ICE.capacity_kwh
 
 
 @pytest.mark.parametrize("name", STRATEGIES)
@@ -129,7 +142,7 @@ def test_idle_where_a_needed_number_is_missing(field: str) -> None:
     assert heuristic.act(observation).tolist() == [0.0]
 
 
-@pytest.mark.parametrize("field", ["storage_energy_kwh", "electricity_price_per_kwh"])
+@pytest.mark.parametrize("field", ["storage_energy_kwh", "peak_power_kw"])
 @pytest.mark.parametrize("lie", [0.0, 0.25, 1400.0])
 def test_idle_where_a_needed_number_was_found_to_be_bad_whatever_it_is(field, lie) -> None:
     """Too old, out of range, a jump: the value still stands there, and is not looked at."""
@@ -150,7 +163,7 @@ def test_what_it_does_not_look_at_may_be_bad() -> None:
 
 
 def test_tracking_leaves_no_memory() -> None:
-    heuristic = ThermalStorageHeuristic(STRATEGIES[SHIPPED](), PLANT.observations)
+    heuristic = ThermalStorageHeuristic(DemandLimiting(), PLANT.observations)
     before = heuristic.act(seen(NOON))
     for _ in range(10):
         heuristic.track(seen(EVENING), Sent(np.array([-400.0]), 1, 0.0, True))

@@ -166,7 +166,7 @@ def test_batched_rule_is_the_real_rule(plant: ThermalStorage) -> None:
     for b in range(2):
         for t in range(0, 96, 5):
             w = scenario.w[b, t]
-            now = Reading(x[b, t, 0], w[0], w[1], w[2], x[b, t, 1], t / 4.0)
+            now = Reading(x[b, t, 0], w[0], w[1], x[b, t, 1], t / 4.0)
             assert mine[b, t] == pytest.approx(rule.wanted(now, model), abs=1e-6)
 
 
