@@ -57,7 +57,8 @@ from steadyhand.runtime.assemble import (
     tightened,
 )
 from steadyhand.runtime.child import examine
-from steadyhand.runtime.config import CREDENTIALS_FOLDER, Loaded, OpcUaLink, load_config
+from steadyhand.runtime.config import CREDENTIALS_FOLDER, Loaded, load_config
+from steadyhand.runtime.config_link import OpcUaLink
 from steadyhand.runtime.disk_trouble import disk_trouble
 from steadyhand.runtime.folders import folder_fault
 from steadyhand.runtime.go_live import GoLive

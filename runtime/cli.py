@@ -99,7 +99,7 @@ def check_command(config: ConfigFile, as_json: AsJson = False) -> None:
 @app.command()
 def schema() -> None:
     """Print the JSON Schema of the configuration, for editors."""
-    from steadyhand.runtime.config import json_schema
+    from steadyhand.runtime.config_schema import json_schema
 
     sys.stdout.write(json.dumps(json_schema(), indent=2) + "\n")
 

@@ -6,8 +6,9 @@ from collections.abc import Callable
 from steadyhand.runtime.assemble import PlantParts
 from steadyhand.runtime.bundle.load import Bundle
 from steadyhand.runtime.commands import Desk
-from steadyhand.runtime.config import Loaded, OpcUaLink
-from steadyhand.runtime.config import Panel as PanelSection
+from steadyhand.runtime.config import Loaded
+from steadyhand.runtime.config_doors import Panel as PanelSection
+from steadyhand.runtime.config_link import OpcUaLink
 from steadyhand.runtime.journal import Status
 from steadyhand.runtime.panel.access import read_people
 from steadyhand.runtime.panel.past import Past

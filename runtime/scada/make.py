@@ -4,7 +4,8 @@ from collections.abc import Callable
 
 from steadyhand.runtime.bundle.load import Bundle
 from steadyhand.runtime.commands import Desk
-from steadyhand.runtime.config import Loaded, Scada
+from steadyhand.runtime.config import Loaded
+from steadyhand.runtime.config_doors import Scada
 from steadyhand.runtime.recorder import Recorder
 from steadyhand.runtime.scada.server import ScadaServer, ScadaSettings, certificate_expires
 from steadyhand.runtime.scada.snapshot import Site

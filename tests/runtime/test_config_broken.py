@@ -9,9 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from steadyhand.adapters.opcua.settings import INSECURE_WORD
 from steadyhand.controllers.errors import ConfigError
 from steadyhand.runtime.check import check
-from steadyhand.runtime.config import INSECURE_WORD, json_schema, parse_config
+from steadyhand.runtime.config import parse_config
+from steadyhand.runtime.config_schema import json_schema
 from steadyhand.runtime.exits import exit_of
 from steadyhand.runtime.operator_protocol import Role
 from steadyhand.runtime.pki import make_authority
