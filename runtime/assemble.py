@@ -26,7 +26,6 @@ from steadyhand.controllers.signals import SignalSet, Vector
 from steadyhand.controllers.trust.cross_check import CrossChecked
 from steadyhand.controllers.trust.freshness import Freshness, FreshnessSettings
 from steadyhand.controllers.trust.gate import Gate, GateSettings
-from steadyhand.runtime import config as cfg
 from steadyhand.runtime.bundle.archive import read_file
 from steadyhand.runtime.bundle.contract import PlantContract
 from steadyhand.runtime.bundle.installed import PERMIT, STATE_FILE, InstalledState
@@ -36,6 +35,10 @@ from steadyhand.runtime.certificate_watch import Watched
 from steadyhand.runtime.child import ChildLimits, examine
 from steadyhand.runtime.clock import Clock, Idle, LockstepClock, PacedClock, PlantClock
 from steadyhand.runtime.config import Loaded
+from steadyhand.runtime.config_doors import Operator as OperatorSection
+from steadyhand.runtime.config_link import OpcUaLink as OpcUaSection
+from steadyhand.runtime.config_link import SimLink as SimSection
+from steadyhand.runtime.config_schema import Config
 from steadyhand.runtime.handshake import Handshake, HandshakeSettings
 from steadyhand.runtime.journal import Journal
 from steadyhand.runtime.journal import Limits as JournalLimits
@@ -138,7 +141,7 @@ def make_link(loaded: Loaded, parts: PlantParts) -> Link:
         ConfigError: an address that cannot be read, or half-configured security.
     """
     link = loaded.config.link
-    if isinstance(link, cfg.SimLink):
+    if isinstance(link, SimSection):
         from steadyhand.adapters.sim.link import SimLink
         from steadyhand.adapters.sim.plants import RunSpec, make_runner
 
@@ -149,7 +152,7 @@ def make_link(loaded: Loaded, parts: PlantParts) -> Link:
     return OpcUaLink(opcua_settings(loaded, link), tags)
 
 
-def opcua_settings(loaded: Loaded, link: cfg.OpcUaLink) -> OpcUaSettings:
+def opcua_settings(loaded: Loaded, link: OpcUaSection) -> OpcUaSettings:
     """Where the server is and how patient we are; times are wall seconds."""
     config, given = loaded.config, link.security
     wall_period_s = config.period / config.clock.time_scale
@@ -188,13 +191,13 @@ def watched_certificates(loaded: Loaded) -> Watched:
         clients=None if scada is None else _path(loaded, scada.trusted),
         keys=None if bundle is None else loaded.path(bundle.trusted_keys),
     )
-    if not isinstance(link, cfg.OpcUaLink):
+    if not isinstance(link, OpcUaSection):
         return others
     given = opcua_settings(loaded, link).security
     return replace(others, own=given.certificate, trusted=given.trusted, revoked=given.revoked)
 
 
-def opcua_tags(parts: PlantParts, link: cfg.OpcUaLink, time_scale: float = 1.0) -> Any:  # noqa: ANN401
+def opcua_tags(parts: PlantParts, link: OpcUaSection, time_scale: float = 1.0) -> Any:  # noqa: ANN401
     """Which node is which signal.
 
     Args:
@@ -257,10 +260,10 @@ def opcua_tags(parts: PlantParts, link: cfg.OpcUaLink, time_scale: float = 1.0) 
     return read_tag_map(parts.plant.observations, parts.outputs, settings)
 
 
-def make_clock(config: cfg.Config, link: Link, idle: Idle | None = None) -> Clock:
+def make_clock(config: Config, link: Link, idle: Idle | None = None) -> Clock:
     """When to tick."""
     scale = config.clock.time_scale
-    if isinstance(config.link, cfg.SimLink):
+    if isinstance(config.link, SimSection):
         return LockstepClock(cast("SimLink", link), config.period)
     if config.clock.source == "plant":
         timeout_s = 2.0 * config.period / scale
@@ -268,7 +271,7 @@ def make_clock(config: cfg.Config, link: Link, idle: Idle | None = None) -> Cloc
     return PacedClock(config.period, scale, idle)
 
 
-def make_safety(config: cfg.Config, parts: PlantParts) -> "SafetyChain":
+def make_safety(config: Config, parts: PlantParts) -> "SafetyChain":
     """Filter and last line, from the plant's definition and the wire's number types alone."""
     from steadyhand.controllers.safety.atacom import AtacomDC
     from steadyhand.controllers.safety.chain import SafetyChain
@@ -278,7 +281,7 @@ def make_safety(config: cfg.Config, parts: PlantParts) -> "SafetyChain":
     return SafetyChain(inner, limits, model.backup)
 
 
-def make_limits(config: cfg.Config, parts: PlantParts) -> "Limits":
+def make_limits(config: Config, parts: PlantParts) -> "Limits":
     """The last line before the wire.
 
     Raises:
@@ -287,7 +290,7 @@ def make_limits(config: cfg.Config, parts: PlantParts) -> "Limits":
     from steadyhand.adapters.opcua.wire import WIRE_TYPES
     from steadyhand.controllers.safety.limits import Limits, Whole, Wire
 
-    tags = config.link.outputs if isinstance(config.link, cfg.OpcUaLink) else {}
+    tags = config.link.outputs if isinstance(config.link, OpcUaSection) else {}
 
     def stored(name: str) -> Wire:
         tag = tags.get(name)
@@ -300,16 +303,16 @@ def make_limits(config: cfg.Config, parts: PlantParts) -> "Limits":
     return Limits(parts.outputs, parts.plant.period_s, wire)
 
 
-def make_image_judge(config: cfg.Config, parts: PlantParts) -> ImageJudge:
+def make_image_judge(config: Config, parts: PlantParts) -> ImageJudge:
     """Each measurement by itself, then all of them against each other."""
     signals = parts.plant.observations
-    tags = config.link.signals if isinstance(config.link, cfg.OpcUaLink) else {}
+    tags = config.link.signals if isinstance(config.link, OpcUaSection) else {}
     sentinels = {name: tuple(tag.sentinels) for name, tag in tags.items() if tag.sentinels}
     fresh = Freshness(signals, FreshnessSettings(sentinels=sentinels, max_repeats=1))
     return CrossChecked(fresh, signals, parts.kind.relations(parts.parameters))
 
 
-def make_heuristic(config: cfg.Config, parts: PlantParts) -> Heuristic:
+def make_heuristic(config: Config, parts: PlantParts) -> Heuristic:
     """What takes over when trust is lost.
 
     Raises:
@@ -322,13 +325,13 @@ def make_heuristic(config: cfg.Config, parts: PlantParts) -> Heuristic:
     return parts.kind.heuristics[name](parts.parameters)
 
 
-def leash(config: cfg.Config, parts: PlantParts) -> Vector:
+def leash(config: Config, parts: PlantParts) -> Vector:
     """(n_u,) how far the policy may be from the heuristic in mode limited."""
     span: Vector = parts.outputs.high - parts.outputs.low
     return config.modes.limited_share * span
 
 
-def make_modes(config: cfg.Config, parts: PlantParts, asked: Mode = Mode.OFF) -> ModeMachine:
+def make_modes(config: Config, parts: PlantParts, asked: Mode = Mode.OFF) -> ModeMachine:
     """The mode machine; comes up not controlling, whatever was asked for before."""
     given = config.modes
     settings = ModeSettings(
@@ -340,7 +343,7 @@ def make_modes(config: cfg.Config, parts: PlantParts, asked: Mode = Mode.OFF) ->
     return ModeMachine(settings, parts.outputs, asked)
 
 
-def make_handshake(config: cfg.Config, parts: PlantParts) -> Handshake:
+def make_handshake(config: Config, parts: PlantParts) -> Handshake:
     """The handshake with the plant; begins by not asking."""
     given = config.handover
     settings = HandshakeSettings(
@@ -349,7 +352,7 @@ def make_handshake(config: cfg.Config, parts: PlantParts) -> Handshake:
     return Handshake(parts.outputs, settings, parts.plant.outputs)
 
 
-def make_gate(config: cfg.Config, parts: PlantParts, bundle: Bundle | None) -> Gate:
+def make_gate(config: Config, parts: PlantParts, bundle: Bundle | None) -> Gate:
     """The gate with the monitors that the bundle brings; without a bundle it trusts nothing.
 
     Raises:
@@ -440,13 +443,13 @@ def kept_bundle(loaded: Loaded) -> Path | None:
     return state.kept(plant_id)
 
 
-def child_limits(config: cfg.Config) -> ChildLimits:
+def child_limits(config: Config) -> ChildLimits:
     """What the policy's process may use, in its trial and afterwards."""
     serving = int(config.inference.memory)
     return ChildLimits(memory_bytes=min(serving, TRIAL_BYTES), serving_bytes=serving)
 
 
-def recycle_bytes(config: cfg.Config) -> int:
+def recycle_bytes(config: Config) -> int:
     """Memory from which the policy's process is replaced, before its limit ends it."""
     given = config.inference.recycle
     return int(0.75 * config.inference.memory if given is None else given)
@@ -517,7 +520,7 @@ def make_journal(
     )
 
 
-def journal_limits(config: cfg.Config) -> JournalLimits:
+def journal_limits(config: Config) -> JournalLimits:
     """How the journal spends disk and time."""
     section = config.journal
     return JournalLimits(
@@ -551,7 +554,7 @@ def make_layout(
     return RecordLayout(parts.plant.observations, parts.outputs, rows, monitors, stages)
 
 
-def people(section: cfg.Operator) -> dict[int, Role]:
+def people(section: OperatorSection) -> dict[int, Role]:
     """Role by user id.
 
     Raises:

@@ -15,7 +15,8 @@ from steadyhand.adapters.opcua.trust_files import (
 )
 from steadyhand.controllers.errors import ConfigError, LinkError
 from steadyhand.runtime.assemble import forgotten_state
-from steadyhand.runtime.config import Loaded, OpcUaLink
+from steadyhand.runtime.config import Loaded
+from steadyhand.runtime.config_link import OpcUaLink
 
 
 def cautions(loaded: Loaded, now: datetime | None = None) -> list[str]:

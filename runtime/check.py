@@ -18,7 +18,6 @@ from typing import Any
 
 from cryptography import x509
 from cryptography.exceptions import UnsupportedAlgorithm
-from cryptography.hazmat.primitives import serialization
 
 from steadyhand.adapters.input_file import CREDENTIALS, read_secret, read_word
 from steadyhand.adapters.opcua.trust_files import (
@@ -26,6 +25,7 @@ from steadyhand.adapters.opcua.trust_files import (
     UNPARSABLE,
     files_of,
     is_signed,
+    load_private_key,
     read_certificates,
     read_list,
 )
@@ -57,7 +57,8 @@ from steadyhand.runtime.assemble import (
     tightened,
 )
 from steadyhand.runtime.child import examine
-from steadyhand.runtime.config import CREDENTIALS_FOLDER, Loaded, OpcUaLink, load_config
+from steadyhand.runtime.config import CREDENTIALS_FOLDER, Loaded, load_config
+from steadyhand.runtime.config_link import OpcUaLink
 from steadyhand.runtime.disk_trouble import disk_trouble
 from steadyhand.runtime.folders import folder_fault
 from steadyhand.runtime.go_live import GoLive
@@ -347,9 +348,7 @@ def _key(file: Path) -> Any:  # noqa: ANN401  (any kind of private key)
 @lru_cache(maxsize=1)
 def _parsed(content: bytes) -> Any:  # noqa: ANN401
     """A private key from bytes; kept for the next question, because proving one takes long."""
-    if b"-----BEGIN" in content:
-        return serialization.load_pem_private_key(content, password=None)
-    return serialization.load_der_private_key(content, password=None)
+    return load_private_key(content)
 
 
 def _key_fault(file: Path) -> str | None:

@@ -6,14 +6,17 @@ from functools import cache
 from importlib import import_module
 from importlib.metadata import entry_points, version
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.table import Table
 
-from steadyhand.controllers.errors import RequestError
+from steadyhand.controllers.errors import ConfigError, RequestError
 from steadyhand.runtime.exits import EPILOG, Exit, guarded
 from steadyhand.runtime.terminal import console, show
+
+if TYPE_CHECKING:
+    from steadyhand.controllers.catalogue import PlantKind
 
 ConfigFile = Annotated[Path, typer.Argument(help="The plant's YAML file.", show_default=False)]
 AsJson = Annotated[bool, typer.Option("--json", help="Print data instead of text.")]
@@ -96,7 +99,7 @@ def check_command(config: ConfigFile, as_json: AsJson = False) -> None:
 @app.command()
 def schema() -> None:
     """Print the JSON Schema of the configuration, for editors."""
-    from steadyhand.runtime.config import json_schema
+    from steadyhand.runtime.config_schema import json_schema
 
     sys.stdout.write(json.dumps(json_schema(), indent=2) + "\n")
 
@@ -116,17 +119,28 @@ def plant_list(as_json: AsJson = False) -> None:
     show(data, as_json, table)
 
 
+def plant_named(plant: str) -> "PlantKind":
+    """The type of plant that somebody named on the command line.
+
+    Raises:
+        RequestError: ARGUMENTS: there is none of that name.
+    """
+    from steadyhand.controllers.catalogue import plant_kind
+
+    try:
+        return plant_kind(plant)
+    except ConfigError as error:
+        raise RequestError("ARGUMENTS", str(error)) from None
+
+
 @plant_app.command("show")
 def plant_show(
     plant: Annotated[str, typer.Argument(help="Name of the plant.")], as_json: AsJson = False
 ) -> None:
     """Signals, outputs, limits and parameters of one plant."""
-    from steadyhand.controllers.catalogue import PLANTS, plant_kind
     from steadyhand.controllers.plants.parameters import parameter_table
 
-    if plant not in PLANTS:
-        raise RequestError("ARGUMENTS", f"no plant {plant!r}; there are: {', '.join(PLANTS)}")
-    kind = plant_kind(plant)
+    kind = plant_named(plant)
     made = kind.plant(kind.parameters)
     table = Table("signal", "unit", "low", "high", "meaning", title=kind.title)
     for role, signals in (("", made.observations), ("→ ", made.outputs)):

@@ -5,13 +5,11 @@ from typing import Annotated, Any
 
 import typer
 
-from steadyhand.controllers.catalogue import PLANTS, plant_kind
-from steadyhand.controllers.errors import RequestError
 from steadyhand.runtime.bundle import commands
 from steadyhand.runtime.bundle.contract import PlantContract
 from steadyhand.runtime.bundle.signature import CONTROLLER
 from steadyhand.runtime.bundle.words import sections
-from steadyhand.runtime.cli import AsJson
+from steadyhand.runtime.cli import AsJson, plant_named
 from steadyhand.runtime.terminal import named_file, show
 
 BundleFile = Annotated[Path, typer.Argument(help="The bundle.", show_default=False)]
@@ -32,9 +30,7 @@ def contract(plant: str) -> PlantContract:
     Raises:
         RequestError: ARGUMENTS: no such plant.
     """
-    if plant not in PLANTS:
-        raise RequestError("ARGUMENTS", f"no plant {plant!r}; there are: {', '.join(PLANTS)}")
-    kind = plant_kind(plant)
+    kind = plant_named(plant)
     made = kind.plant(kind.parameters)
     return PlantContract(kind.id, made.observations, made.outputs, made.period_s)
 

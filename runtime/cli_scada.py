@@ -14,7 +14,8 @@ from rich.table import Table
 from steadyhand.adapters.opcua.trust_files import UNPARSABLE
 from steadyhand.controllers.errors import ConfigError, FileError
 from steadyhand.runtime.cli import AsJson, ConfigFile
-from steadyhand.runtime.config import Loaded, Scada, load_config, require
+from steadyhand.runtime.config import Loaded, load_config, require
+from steadyhand.runtime.config_doors import Scada
 from steadyhand.runtime.health import printable
 from steadyhand.runtime.scada.people import (
     NAME,

@@ -20,8 +20,9 @@ from steadyhand.controllers.errors import BundleError
 from steadyhand.runtime.bundle.manifest import Moment, stamp
 from steadyhand.runtime.bundle.signature import GO_LIVE, SIGNATURE_BYTES, TrustStore, sign
 from steadyhand.runtime.bundle.strict_json import canonical_json, parse_json
-from steadyhand.runtime.config import DAY_S, Config, Share
-from steadyhand.runtime.config import GoLive as Section
+from steadyhand.runtime.config_fields import DAY_S, Share
+from steadyhand.runtime.config_schema import Config
+from steadyhand.runtime.config_schema import GoLive as Section
 
 MAX_BYTES = 64 * 1024
 _LINE = 2 * SIGNATURE_BYTES

@@ -12,8 +12,6 @@ import time
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
-from importlib.metadata import PackageNotFoundError, version
 from math import isfinite, isnan, nan
 from typing import Protocol
 
@@ -45,6 +43,7 @@ from steadyhand.runtime.handshake import Control, Participation
 from steadyhand.runtime.journal import Status
 from steadyhand.runtime.modes import Mode
 from steadyhand.runtime.nearness import NEAR, distance
+from steadyhand.runtime.tested_versions import software
 from steadyhand.runtime.vitals import Look, Vitals
 from steadyhand.runtime.vitals import families as vital_families
 
@@ -351,7 +350,7 @@ class Metrics:
 
     def _info(self) -> Iterable[Family]:
         identity = self._identity
-        labels = {"version": _software(), "python": platform.python_version()}
+        labels = {"version": software(), "python": platform.python_version()}
         yield _family("build_info", "gauge", "Software that runs.", [(labels, 1)])
         labels = {"loop": identity.loop, "plant": identity.plant}
         yield _family("loop_info", "gauge", "Loop and plant.", [(labels, 1)])
@@ -588,11 +587,3 @@ def _journal_families(status: Status) -> Iterable[Family]:
 def _lower(name: object) -> str:
     """Label value of a state: the name of an integer enum, the value of a text enum."""
     return name if isinstance(name, str) else str(getattr(name, "name", name)).lower()
-
-
-@lru_cache(maxsize=1)
-def _software() -> str:
-    try:
-        return version("steadyhand")
-    except PackageNotFoundError:
-        return "unknown"

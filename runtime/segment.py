@@ -8,7 +8,6 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from steadyhand.controllers.errors import JournalError
 from steadyhand.runtime import chain
 from steadyhand.runtime.bundle.files import sync_directory
 from steadyhand.runtime.chain import Head, Kind
+from steadyhand.runtime.tested_versions import software
 
 TICK_HEAD = struct.Struct("<qq")
 """Sequence and monotonic_ns: the first two numbers of a tick record."""
@@ -76,7 +76,7 @@ class Segment:
             "monotonic_ns": time.monotonic_ns(),
             "boot_id": _boot_id(),
             "pid": os.getpid(),
-            "software": _software(),
+            "software": software(),
         }
         body = chain.dump_json(header)
         carried = bytes.fromhex((previous or {}).get("hash") or "") or chain.ZERO
@@ -361,10 +361,3 @@ def _boot_id() -> str:
         return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     except OSError:
         return ""
-
-
-def _software() -> str:
-    try:
-        return version("steadyhand")
-    except PackageNotFoundError:
-        return "unknown"

@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING, Any
 
 from steadyhand.controllers.frames import Fault, Source
 from steadyhand.runtime.alarms import Alarm, Shelf
-from steadyhand.runtime.config import Config, OpcUaLink
+from steadyhand.runtime.config_link import OpcUaLink
+from steadyhand.runtime.config_schema import Config
 from steadyhand.runtime.events import EFFECTS, Severity, describe
 from steadyhand.runtime.go_live import Basis, record_name
 from steadyhand.runtime.loop import STAGES, Tick

@@ -1,5 +1,6 @@
 """Are the libraries those that the tests ran with? Others may do as well; nobody has tried."""
 
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 
 from steadyhand.controllers.frames import Fault
@@ -26,6 +27,12 @@ def installed(name: str) -> str:
         except PackageNotFoundError:
             continue
     return ""
+
+
+@cache
+def software() -> str:
+    """Our own version; "unknown" where we run without being installed."""
+    return installed("steadyhand") or "unknown"
 
 
 def untested() -> tuple[Fault, ...]:

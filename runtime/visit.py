@@ -17,7 +17,8 @@ from steadyhand.controllers.reasons import ReasonCode
 from steadyhand.controllers.signals import Vector
 from steadyhand.controllers.trust.freshness import Freshness, FreshnessSettings
 from steadyhand.runtime import assemble
-from steadyhand.runtime.config import Loaded, OpcUaLink
+from steadyhand.runtime.config import Loaded
+from steadyhand.runtime.config_link import OpcUaLink
 from steadyhand.runtime.events import EFFECTS, Situation, describe
 from steadyhand.runtime.journal import take_lock
 

@@ -30,10 +30,10 @@ from asyncua.crypto.security_policies import SecurityPolicyFactory, SecurityPoli
 from asyncua.server.internal_server import InternalServer
 from asyncua.server.server import Server
 from cryptography import x509
-from cryptography.hazmat.primitives import serialization
 
 from steadyhand.adapters.opcua.guarded_connection import Listener
 from steadyhand.adapters.opcua.guarded_session import GuardedSession
+from steadyhand.adapters.opcua.trust_files import load_private_key
 
 SECURE = (ua.SecurityPolicyType.Basic256Sha256_SignAndEncrypt,)
 CHUNK_BYTES = 65_535
@@ -260,12 +260,6 @@ def _certificate(content: bytes) -> x509.Certificate:
     return x509.load_der_x509_certificate(content)
 
 
-def _private_key(content: bytes) -> Any:  # noqa: ANN401
-    if b"-----BEGIN" in content:
-        return serialization.load_pem_private_key(content, password=None)
-    return serialization.load_der_private_key(content, password=None)
-
-
 class GuardedServer(Server):  # type: ignore[misc]  # untyped library
     """asyncua server, closed by default."""
 
@@ -313,7 +307,7 @@ class GuardedServer(Server):  # type: ignore[misc]  # untyped library
         certificate, private_key = self._files
         if certificate is not None and private_key is not None:
             self.iserver.certificate = _certificate(certificate.read_bytes())
-            self.iserver.private_key = _private_key(private_key.read_bytes())
+            self.iserver.private_key = load_private_key(private_key.read_bytes())
         names = ua.object_ids.ObjectIds
         prefix = "Server_ServerCapabilities_OperationLimits_Max"
         for name in vars(names):

@@ -14,7 +14,6 @@ from asyncua import ua
 from asyncua.crypto import security_policies
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives import serialization
 
 from steadyhand.adapters.input_file import read_secret, read_word
 from steadyhand.adapters.opcua.settings import Security
@@ -24,6 +23,7 @@ from steadyhand.adapters.opcua.trust_files import (
     asked,
     files_of,
     is_signed,
+    load_private_key,
     read_certificates,
     read_list,
 )
@@ -87,12 +87,7 @@ def load_credentials(security: Security) -> Credentials | None:
     except ConfigError as error:
         raise LinkError(str(error)) from None
     try:
-        load = (
-            serialization.load_pem_private_key
-            if b"-----BEGIN" in key_bytes
-            else serialization.load_der_private_key
-        )
-        private_key = load(key_bytes, password=None)
+        private_key = load_private_key(key_bytes)
     except (ValueError, TypeError) as error:
         raise LinkError(
             f"private_key {security.private_key}: not an unencrypted PEM or DER key ({error})"

@@ -1,10 +1,15 @@
-"""Files and folders of trust: what is named may be one certificate or list, or a folder of them."""
+"""Files and folders of trust: what is named may be one certificate or list, or a folder of them.
+
+Whatever holds a certificate, a list or a key may be PEM or DER.
+"""
 
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 from cryptography import x509
 from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives import serialization
 
 from steadyhand.adapters.input_file import read_input
 from steadyhand.controllers.errors import ConfigError, LinkError
@@ -63,6 +68,17 @@ def read_list(path: Path) -> x509.CertificateRevocationList:
         return load(raw)
     except UNPARSABLE:
         raise ConfigError(f"{path}: is no revocation list in DER or PEM form") from None
+
+
+def load_private_key(content: bytes) -> Any:  # noqa: ANN401  (any kind of key)
+    """A private key in either form, PEM or DER.
+
+    Raises:
+        ValueError, TypeError, UnsupportedAlgorithm: it is none that is not encrypted.
+    """
+    if b"-----BEGIN" in content:
+        return serialization.load_pem_private_key(content, password=None)
+    return serialization.load_der_private_key(content, password=None)
 
 
 def files_of(paths: Iterable[Path], endings: frozenset[str] = CERTIFICATES) -> list[Path]:

@@ -115,10 +115,8 @@ class SideChannelServer:
 
     async def _do_quality(self, request: Answer) -> None:
         """Show `signal` with the status code called `status`; the value stays beside it."""
-        code = getattr(ua.StatusCodes, request["status"], None)
-        if code is None:
-            raise ConfigError(f"no status code {request['status']!r}")
-        self._disguise(request).status = ua.StatusCode(code)
+        code = _status_code(request["status"])
+        self._disguise(request).status = code
         await self._plant.refresh()
 
     async def _do_stamp(self, request: Answer) -> None:
@@ -256,10 +254,7 @@ class SideChannelServer:
             raise ConfigError(f"no node {request['signal']!r}")
         self._plant.refusals.pop(request["signal"], None)
         if request["status"] is not None:
-            code = getattr(ua.StatusCodes, request["status"], None)
-            if code is None:
-                raise ConfigError(f"no status code {request['status']!r}")
-            self._plant.refusals[request["signal"]] = ua.StatusCode(code)
+            self._plant.refusals[request["signal"]] = _status_code(request["status"])
 
     async def _do_rival(self, request: Answer) -> None:
         """Another client writes `value` to output `signal`."""
@@ -318,6 +313,13 @@ class SideChannelServer:
     async def _do_stop(self, _request: Answer) -> None:
         """Stop the server after this answer."""
         asyncio.get_running_loop().call_later(0.05, self._plant.stopping.set)
+
+
+def _status_code(name: str) -> ua.StatusCode:
+    code = getattr(ua.StatusCodes, name, None)
+    if code is None:
+        raise ConfigError(f"no status code {name!r}")
+    return ua.StatusCode(code)
 
 
 def _stamp_rule(rule: Any) -> Stamp:  # noqa: ANN401

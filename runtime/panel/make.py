@@ -2,13 +2,13 @@
 
 import secrets
 from collections.abc import Callable
-from importlib.metadata import PackageNotFoundError, version
 
 from steadyhand.runtime.assemble import PlantParts
 from steadyhand.runtime.bundle.load import Bundle
 from steadyhand.runtime.commands import Desk
-from steadyhand.runtime.config import Loaded, OpcUaLink
-from steadyhand.runtime.config import Panel as PanelSection
+from steadyhand.runtime.config import Loaded
+from steadyhand.runtime.config_doors import Panel as PanelSection
+from steadyhand.runtime.config_link import OpcUaLink
 from steadyhand.runtime.journal import Status
 from steadyhand.runtime.panel.access import read_people
 from steadyhand.runtime.panel.past import Past
@@ -16,6 +16,7 @@ from steadyhand.runtime.panel.server import Panel
 from steadyhand.runtime.panel.trends import Trends
 from steadyhand.runtime.panel.view import About, BundleFacts, View
 from steadyhand.runtime.recorder import Recorder
+from steadyhand.runtime.tested_versions import software
 
 
 def make_panel(
@@ -41,7 +42,7 @@ def make_panel(
         name=config.name,
         plant=parts.kind.id,
         title=parts.kind.title,
-        version=_software(),
+        version=software(),
         period_s=config.period,
         time_scale=config.clock.time_scale,
         address=config.link.endpoint if isinstance(config.link, OpcUaLink) else "its own equations",
@@ -70,10 +71,3 @@ def _facts(bundle: Bundle | None) -> BundleFacts | None:
         manifest.not_after,
         bundle.warnings,
     )
-
-
-def _software() -> str:
-    try:
-        return version("steadyhand")
-    except PackageNotFoundError:
-        return "unknown"

@@ -1,14 +1,15 @@
 """From a configuration to the SCADA server."""
 
 from collections.abc import Callable
-from importlib.metadata import PackageNotFoundError, version
 
 from steadyhand.runtime.bundle.load import Bundle
 from steadyhand.runtime.commands import Desk
-from steadyhand.runtime.config import Loaded, Scada
+from steadyhand.runtime.config import Loaded
+from steadyhand.runtime.config_doors import Scada
 from steadyhand.runtime.recorder import Recorder
 from steadyhand.runtime.scada.server import ScadaServer, ScadaSettings, certificate_expires
 from steadyhand.runtime.scada.snapshot import Site
+from steadyhand.runtime.tested_versions import software
 
 
 def make_scada(
@@ -45,17 +46,10 @@ def make_scada(
     site = Site(
         config.name,
         config.plant.id,
-        _software(),
+        software(),
         config.period,
         config.clock.time_scale,
         recorder.layout,
         certificate_expires(certificate),
     )
     return ScadaServer(settings, site, desk, recorder, bundle, heartbeats)
-
-
-def _software() -> str:
-    try:
-        return version("steadyhand")
-    except PackageNotFoundError:
-        return "unknown"

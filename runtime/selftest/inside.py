@@ -26,7 +26,7 @@ from steadyhand.controllers.trust.gate import Gate, GateSettings
 from steadyhand.runtime import assemble
 from steadyhand.runtime.assemble import PlantParts
 from steadyhand.runtime.clock import Beat, LockstepClock
-from steadyhand.runtime.config import Config
+from steadyhand.runtime.config_schema import Config
 from steadyhand.runtime.events import EFFECTS, Situation
 from steadyhand.runtime.health import Health
 from steadyhand.runtime.loop import STAGES, Loop, Parts, Tick

@@ -8,7 +8,8 @@ from pathlib import Path
 from steadyhand.controllers.errors import BundleError, ConfigError
 from steadyhand.runtime import assemble
 from steadyhand.runtime.assemble import PlantParts
-from steadyhand.runtime.config import Config, Loaded
+from steadyhand.runtime.config import Loaded
+from steadyhand.runtime.config_schema import Config
 from steadyhand.runtime.selftest import table_inside, table_pairs, table_sensors, table_wire
 from steadyhand.runtime.selftest.inside import run_inside
 from steadyhand.runtime.selftest.report import Heading

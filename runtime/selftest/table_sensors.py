@@ -14,7 +14,8 @@ from steadyhand.controllers.frames import Fault, Observation, Quality, Source
 from steadyhand.controllers.reasons import ReasonCode
 from steadyhand.controllers.signals import Signal
 from steadyhand.runtime.assemble import PlantParts
-from steadyhand.runtime.config import Config, OpcUaLink
+from steadyhand.runtime.config_link import OpcUaLink
+from steadyhand.runtime.config_schema import Config
 from steadyhand.runtime.selftest.inside import Inside, span, with_age, with_quality, with_values
 from steadyhand.runtime.selftest.rows import Row
 

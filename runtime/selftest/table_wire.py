@@ -7,7 +7,8 @@ from typing import Any
 from steadyhand.adapters.sim.chaos_proxy import Trick, Way
 from steadyhand.controllers.frames import Source
 from steadyhand.runtime.assemble import PlantParts
-from steadyhand.runtime.config import Config, OpcUaLink
+from steadyhand.runtime.config_link import OpcUaLink
+from steadyhand.runtime.config_schema import Config
 from steadyhand.runtime.selftest.rows import Place, Row, Wire
 from steadyhand.runtime.selftest.wire import Site
 

@@ -9,7 +9,8 @@ from steadyhand.adapters.sim.address_space import namespace_uri
 from steadyhand.adapters.sim.process import PlantProcess
 from steadyhand.controllers.plants.parameters import parameter_table
 from steadyhand.runtime.assemble import PlantParts
-from steadyhand.runtime.config import UNPROVEN_WORD, Loaded
+from steadyhand.runtime.config import Loaded
+from steadyhand.runtime.config_schema import UNPROVEN_WORD
 
 HANDSHAKE = {
     "granted": "control_granted",

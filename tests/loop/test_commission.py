@@ -11,35 +11,21 @@ from steadyhand.runtime.config import load_config
 from steadyhand.runtime.journal import take_lock
 from steadyhand.runtime.response_test import TestSettings, response_test
 from steadyhand.runtime.responses import GOOD, Answer
-from tests.support.loop_rig import Rig
+from tests.support.morning import from_the_morning_on, morning_plant
 
 OUTPUT = "storage_discharge_kw"
 
 
 @pytest.fixture(scope="module")
 def rig(tmp_path_factory):
-    """One plant, in its morning: some load, some ice."""
-    with Rig(tmp_path_factory.mktemp("commission"), 1_500.0) as made:
-        made.start_plant()
-        made.write_config()
-        made.plant.side.call("advance", periods=36)
-        made.plant.side.call("pause", on=True)
+    with morning_plant(tmp_path_factory.mktemp("commission"), 1_500.0) as made:
         yield made
 
 
 @pytest.fixture
 def side(rig):
-    """The plant's side channel; whatever was wrong is right again afterwards.
-
-    The plant's time stands still between the tests, and each begins in the morning.
-    """
-    hour = rig.truth()["measurements"]["time_of_day_h"]
-    if hour > 12.0:
-        rig.plant.side.call("advance", periods=round(4.0 * (33.0 - hour)))
-    rig.plant.side.call("pause", on=False)
-    yield rig.plant.side
-    rig.plant.side.call("reset")
-    rig.plant.side.call("pause", on=True)
+    with from_the_morning_on(rig, latest_h=12.0) as channel:
+        yield channel
 
 
 def run(rig, **settings):

@@ -2,13 +2,14 @@
 
 import signal
 import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
 
 import pytest
 
+from tests.support.command import COMMAND
+from tests.support.dry_run import write_dry_run
 from tests.support.loop_kills import alive
 from tests.support.loop_rig import until
 
@@ -131,24 +132,10 @@ def test_a_signal_during_a_swap(rig, bundles, number, after_s):
     watch.all_gone()
 
 
-SLOW_LOOP = """
-schema_version: 1
-name: slow
-plant: {id: thermal_storage, parameters: {}}
-period: 15 min
-clock: {source: paced}
-link: {kind: sim, days: 1}
-modes: {initial: "off"}
-fallback: {heuristic: storage_priority}
-journal: {directory: var/journal}
-"""
-
-
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda s: s.name)
 def test_a_loop_of_long_periods_ends_at_once(tmp_path, number):
-    config = tmp_path / "slow.yaml"
-    config.write_text(SLOW_LOOP)
-    command = [sys.executable, "-m", "steadyhand.runtime", "run", str(config)]
+    config = write_dry_run(tmp_path, "slow", clock="paced")
+    command = [*COMMAND, "run", str(config)]
     with subprocess.Popen(command, stderr=subprocess.PIPE, cwd=tmp_path) as runtime:
         segments = tmp_path / "var" / "journal"
         until(lambda: any(segments.glob("*.sqlite*")) if segments.exists() else False, PATIENCE_S)

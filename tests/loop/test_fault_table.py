@@ -9,8 +9,6 @@ import ast
 import json
 import math
 import random
-import subprocess
-import sys
 import tempfile
 from dataclasses import replace
 from pathlib import Path
@@ -27,6 +25,7 @@ from steadyhand.runtime.selftest.rows import Place, Row, Wire
 from steadyhand.runtime.selftest.run import WALL_PERIOD_S, table, try_inside, try_wire
 from steadyhand.runtime.selftest.wire import Site
 from tests.support import results
+from tests.support.command import steadyhand
 from tests.support.fault_catalogue import CATALOGUE, ELSEWHERE, NO_PLACE
 from tests.support.loop_rig import SHIPPED
 
@@ -342,10 +341,7 @@ def test_two_writers_are_seen_by_their_heartbeats(kept):
 
 
 def selftest(*words):
-    return subprocess.run(
-        [sys.executable, "-m", "steadyhand.runtime", "selftest", *words],
-        capture_output=True, text=True, timeout=200, check=False, cwd="/",
-    )  # fmt: skip
+    return steadyhand("selftest", *words, timeout_s=200.0, cwd="/")
 
 
 @pytest.mark.timeout(240)

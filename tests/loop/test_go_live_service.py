@@ -6,7 +6,7 @@ import pytest
 
 from steadyhand.controllers.errors import RequestError
 from steadyhand.runtime.bundle.signature import generate_key
-from steadyhand.runtime.config import UNPROVEN_WORD
+from steadyhand.runtime.config_schema import UNPROVEN_WORD
 from tests.support.loop_rig import Bundles, Rig, until
 
 TICKS = 40

@@ -8,7 +8,8 @@ import subprocess
 import pytest
 
 from steadyhand.adapters.sim.certificates import make_pki
-from tests.support.loop_rig import COMMAND, until
+from tests.support.command import COMMAND
+from tests.support.loop_rig import until
 
 SLOW = 15.0
 """Plant seconds per second: a period of the loop takes a minute."""

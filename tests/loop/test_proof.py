@@ -10,32 +10,24 @@ from steadyhand.controllers.errors import JournalError, LinkError
 from steadyhand.runtime.config import load_config
 from steadyhand.runtime.journal import take_lock
 from steadyhand.runtime.proof_test import ProofSettings, proof_test
-from tests.support.loop_rig import Rig
+from tests.support.loop_rig import PERIOD_S
+from tests.support.morning import from_the_morning_on, morning_plant
 
-PERIOD_S = 900.0
+TIME_SCALE = 600.0
+LATEST_H = 9.5
 
 
 @pytest.fixture(scope="module")
 def rig(tmp_path_factory):
-    """One plant, in its morning: some load, some ice. It takes itself back after two periods."""
-    with Rig(tmp_path_factory.mktemp("proof"), 600.0) as made:
-        made.start_plant()
-        made.write_config()
-        made.plant.side.call("advance", periods=36)
-        made.plant.side.call("pause", on=True)
+    """It takes itself back after two periods."""
+    with morning_plant(tmp_path_factory.mktemp("proof"), TIME_SCALE) as made:
         yield made
 
 
 @pytest.fixture
 def side(rig):
-    """The plant's side channel; each test begins in the morning."""
-    hour = rig.truth()["measurements"]["time_of_day_h"]
-    if hour > 9.5:
-        rig.plant.side.call("advance", periods=round(4.0 * (33.0 - hour)))
-    rig.plant.side.call("pause", on=False)
-    yield rig.plant.side
-    rig.plant.side.call("reset")
-    rig.plant.side.call("pause", on=True)
+    with from_the_morning_on(rig, LATEST_H) as channel:
+        yield channel
 
 
 def run(rig, **settings):
@@ -62,10 +54,8 @@ def test_every_path_works_and_the_shed_time_is_what_the_plant_does(rig, side):
 
 def test_a_plant_that_takes_longer_than_is_configured_does_not_pass(tmp_path):
     """Its shed time is five periods, the configuration says two."""
-    with Rig(tmp_path, 600.0) as slow:
-        slow.start_plant("--shed-s", str(5.0 * PERIOD_S))
-        slow.write_config()
-        slow.plant.side.call("advance", periods=36)
+    shed = ("--shed-s", str(5.0 * PERIOD_S))
+    with morning_plant(tmp_path, TIME_SCALE, *shed) as slow, from_the_morning_on(slow, LATEST_H):
         report, said = run(slow)
     assert not report.passed, said
     last = report.steps[-1]

@@ -15,9 +15,10 @@ from steadyhand.controllers.frames import Fault, Source
 from steadyhand.controllers.reasons import ReasonCode
 from steadyhand.controllers.trust.cross_check import CrossChecked
 from steadyhand.controllers.trust.freshness import Freshness, FreshnessSettings
+from tests.support.command import COMMAND
 from tests.support.loop_hostile import HOSTILE
 from tests.support.loop_lockstep import Bench
-from tests.support.loop_rig import COMMAND, until
+from tests.support.loop_rig import until
 
 KIND = plant_kind("thermal_storage")
 PERIOD_S = 900.0

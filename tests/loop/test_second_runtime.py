@@ -11,7 +11,8 @@ import pytest
 
 from steadyhand.controllers.errors import RequestError
 from steadyhand.runtime.operator_client import OperatorClient
-from tests.support.loop_rig import ASK_EVERY_S, COMMAND, until
+from tests.support.command import COMMAND
+from tests.support.loop_rig import ASK_EVERY_S, until
 
 
 class Second:

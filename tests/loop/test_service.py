@@ -6,7 +6,6 @@ replayed, the second swaps its policy.
 
 import json
 import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -18,6 +17,7 @@ from steadyhand.controllers.errors import RequestError
 from steadyhand.controllers.frames import LinkState, ProposalStatus, Quality, Source
 from steadyhand.controllers.reasons import ReasonCode
 from steadyhand.runtime.reader import JournalReader
+from tests.support.command import COMMAND
 from tests.support.loop_rig import OUTPUT, Rig, judge, until
 
 PERIOD_S = 900.0
@@ -114,7 +114,7 @@ def test_mode_off_takes_the_hands_off_within_the_tick(running):
 
 
 def test_what_was_done_is_not_told_as_failed_when_its_answer_has_no_room(running):
-    line = [sys.executable, "-m", "steadyhand.runtime", "mode", str(running.config), "limited"]
+    line = [*COMMAND, "mode", str(running.config), "limited"]
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(line, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
     assert done.stderr == (

@@ -4,8 +4,6 @@ import json
 import os
 import shutil
 import sqlite3
-import subprocess
-import sys
 from contextlib import closing
 
 import pytest
@@ -14,27 +12,11 @@ from steadyhand.adapters.input_file import CREDENTIALS
 from steadyhand.runtime import chain
 from steadyhand.runtime.bundle.signature import generate_key
 from steadyhand.runtime.chain import Kind
+from tests.support.command import steadyhand
+from tests.support.dry_run import write_dry_run
 
-CONFIG = """
-schema_version: 1
-name: signed
-plant: {id: thermal_storage, parameters: {}}
-period: 15 min
-clock: {source: plant}
-link: {kind: sim, days: 1}
-modes: {initial: "off"}
-fallback: {heuristic: storage_priority}
-journal: {directory: var/journal, signing_key: %s}
-"""
 TICKS = 40
 TRIGGERS = "SELECT name FROM sqlite_schema WHERE type = 'trigger'"
-
-
-def steadyhand(folder, *words, **more):
-    return subprocess.run(
-        [sys.executable, "-m", "steadyhand.runtime", *map(str, words)],
-        cwd=folder, capture_output=True, text=True, timeout=120.0, check=False, **more,
-    )  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -42,21 +24,21 @@ def site(tmp_path_factory):
     """A folder in which a run was recorded under a key; (folder, private, public)."""
     folder = tmp_path_factory.mktemp("signed")
     private, public = generate_key(folder, "north", ["journal"])
-    (folder / "plant.yaml").write_text(CONFIG % private.name)
-    done = steadyhand(folder, "run", "plant.yaml", "--quiet", "--max-ticks", TICKS)
+    write_dry_run(folder, "signed", signing_key=private.name)
+    done = steadyhand("run", "plant.yaml", "--quiet", "--max-ticks", TICKS, cwd=folder)
     assert done.returncode == 0, done.stderr
     return folder, private, public
 
 
 def test_what_the_service_wrote_is_signed(site):
     folder, _, public = site
-    found = steadyhand(folder, "journal", "verify", "var/journal", "--key", public, "--json")
+    found = steadyhand("journal", "verify", "var/journal", "--key", public, "--json", cwd=folder)
     assert found.returncode == 0, found.stdout + found.stderr
     told = json.loads(found.stdout)
     assert told["ok"] and told["ticks"] == TICKS
     assert told["unsigned"] == 1, "only that it was closed stands behind the last signature"
     assert told["signed"]["records"] == told["head"]["records"] - 2
-    words = steadyhand(folder, "journal", "verify", "var/journal", "--key", public).stdout
+    words = steadyhand("journal", "verify", "var/journal", "--key", public, cwd=folder).stdout
     assert f"signed up to 1:{told['signed']['records']}, last at 20" in words
     assert "1 records behind it are not signed yet" in words
 
@@ -65,14 +47,13 @@ def test_another_key_or_one_for_something_else_is_refused(site, tmp_path):
     folder, _, public = site
     _, other = generate_key(tmp_path, "other", ["journal"])
     _, release = generate_key(tmp_path, "release", ["controller"])
-    refused = steadyhand(folder, "journal", "verify", "var/journal", "--key", other)
+    refused = steadyhand("journal", "verify", "var/journal", "--key", other, cwd=folder)
     assert refused.returncode == 1
     assert "checkpoint is not signed by this key" in refused.stdout
-    both = steadyhand(
-        folder, "journal", "verify", "var/journal", "--key", other, "--key", public
-    )  # fmt: skip
+    two = ("--key", other, "--key", public)
+    both = steadyhand("journal", "verify", "var/journal", *two, cwd=folder)
     assert both.returncode == 0, both.stdout
-    wrong = steadyhand(folder, "journal", "verify", "var/journal", "--key", release)
+    wrong = steadyhand("journal", "verify", "var/journal", "--key", release, cwd=folder)
     assert wrong.returncode == 78
     assert "is for controller, not for journal" in wrong.stderr
 
@@ -97,8 +78,8 @@ def test_a_chain_computed_anew_is_sound_but_not_signed(site, tmp_path):
                 "UPDATE record SET body = ?, hash = ? WHERE n = ?", (body, digest, n)
             )
     assert changed == 1
-    assert steadyhand(folder, "journal", "verify", forged).returncode == 0
-    found = steadyhand(folder, "journal", "verify", forged, "--key", public)
+    assert steadyhand("journal", "verify", forged, cwd=folder).returncode == 0
+    found = steadyhand("journal", "verify", forged, "--key", public, cwd=folder)
     assert found.returncode == 1
     assert "checkpoint is not signed by this key" in found.stdout
 
@@ -114,11 +95,11 @@ def test_a_chain_computed_anew_is_sound_but_not_signed(site, tmp_path):
 def test_a_key_that_is_none_is_told_before_anything_starts(site, tmp_path, make, said):
     _, private, _ = site
     shutil.copy(private, tmp_path / private.name)
-    (tmp_path / "plant.yaml").write_text(CONFIG % private.name)
-    assert steadyhand(tmp_path, "check", "plant.yaml").returncode == 0
+    write_dry_run(tmp_path, "signed", signing_key=private.name)
+    assert steadyhand("check", "plant.yaml", cwd=tmp_path).returncode == 0
     make(tmp_path / private.name)
     for command in ("check", "run"):
-        done = steadyhand(tmp_path, command, "plant.yaml")
+        done = steadyhand(command, "plant.yaml", cwd=tmp_path)
         assert done.returncode == 78
         assert "journal.signing_key" in done.stdout + done.stderr
         assert said in done.stdout + done.stderr
@@ -132,9 +113,9 @@ def test_the_key_may_be_a_credential_of_the_service(site, tmp_path):
     credentials.mkdir(0o700)
     shutil.copy(private, credentials / "journal_key")
     (credentials / "journal_key").chmod(0o400)
-    (tmp_path / "plant.yaml").write_text(CONFIG % '"${CREDENTIALS_DIRECTORY}/journal_key"')
+    write_dry_run(tmp_path, "signed", signing_key="${CREDENTIALS_DIRECTORY}/journal_key")
     given = {**os.environ, CREDENTIALS: str(credentials)}
-    done = steadyhand(tmp_path, "run", "plant.yaml", "--quiet", "--max-ticks", 5, env=given)
+    done = steadyhand("run", "plant.yaml", "--quiet", "--max-ticks", 5, env=given, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    found = steadyhand(tmp_path, "journal", "verify", "var/journal", "--key", public)
+    found = steadyhand("journal", "verify", "var/journal", "--key", public, cwd=tmp_path)
     assert found.returncode == 0, found.stdout

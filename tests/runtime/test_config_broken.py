@@ -4,16 +4,16 @@ import json
 import os
 import re
 import shutil
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from steadyhand.adapters.opcua.settings import INSECURE_WORD
 from steadyhand.controllers.errors import ConfigError
 from steadyhand.runtime.check import check
-from steadyhand.runtime.config import INSECURE_WORD, json_schema, parse_config
+from steadyhand.runtime.config import parse_config
+from steadyhand.runtime.config_schema import json_schema
 from steadyhand.runtime.exits import exit_of
 from steadyhand.runtime.operator_protocol import Role
 from steadyhand.runtime.pki import make_authority
@@ -21,6 +21,7 @@ from steadyhand.runtime.quantity import magnitude
 from steadyhand.runtime.scada.people import Person, password_proof, write_people
 from steadyhand.runtime.start import serve
 from steadyhand.runtime.yaml_source import Source, read_yaml
+from tests.support.command import steadyhand
 
 REPOSITORY = Path(__file__).parents[2]
 SHIPPED = REPOSITORY / "configs" / "thermal_storage" / "steadyhand.yaml"
@@ -652,12 +653,7 @@ def test_a_file_that_is_not_there_is_one_problem(tmp_path: Path) -> None:
 def test_the_command_prints_every_problem_and_exits_78(plant_folder: Path) -> None:
     text = SHIPPED.read_text().replace("period: 15 min", "peroid: 15 min")
     file = write(plant_folder, text)
-    done = subprocess.run(
-        [sys.executable, "-m", "steadyhand.runtime", "check", str(file)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = steadyhand("check", file)
     assert done.returncode == 78
     assert "did you mean 'period'?" in done.stdout.replace("\n", " ")
     assert "nothing was started" in done.stdout

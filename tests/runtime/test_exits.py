@@ -17,6 +17,7 @@ from steadyhand.runtime import cli
 from steadyhand.runtime.exits import EPILOG, MEANINGS, Exit, exit_of, guarded, words_of
 from steadyhand.runtime.journal import Journal
 from steadyhand.runtime.recorder import Recorder
+from tests.support.command import COMMAND, steadyhand
 from tests.support.records import LAYOUT, tick_arguments
 
 REPOSITORY = Path(__file__).parents[2]
@@ -141,7 +142,7 @@ def test_a_command_that_ends_by_itself_keeps_its_code(ended, status):
 
 
 def shell(line: str) -> "subprocess.CompletedProcess[str]":
-    command = f"{sys.executable} -m steadyhand.runtime"
+    command = " ".join(COMMAND)
     return subprocess.run(
         ["bash", "-o", "pipefail", "-c", line.replace("steadyhand ", f"{command} ", 1)],
         capture_output=True, text=True, timeout=60, check=False, cwd=REPOSITORY,
@@ -327,10 +328,7 @@ def told_by(line: str, place: Path, capfd, monkeypatch) -> tuple[int, str, str]:
         link.symlink_to(place)
     words = [word.replace("_kW", " kW").replace("_MW", " MW") for word in line.split()]
     if words[:2] == ["plant", "serve"]:  # becomes another program
-        done = subprocess.run(
-            [sys.executable, "-m", "steadyhand.runtime", *words],
-            capture_output=True, text=True, timeout=60, check=False,
-        )  # fmt: skip
+        done = steadyhand(*words)
         return done.returncode, done.stdout, done.stderr
     monkeypatch.setattr(sys, "argv", ["steadyhand", *words])
     with pytest.raises(SystemExit) as ended:

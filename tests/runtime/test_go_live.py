@@ -8,7 +8,8 @@ import pytest
 
 from steadyhand.controllers.errors import BundleError
 from steadyhand.runtime.bundle.signature import TrustStore, generate_key, read_private
-from steadyhand.runtime.config import UNPROVEN_WORD, Loaded, load_config
+from steadyhand.runtime.config import Loaded, load_config
+from steadyhand.runtime.config_schema import UNPROVEN_WORD
 from steadyhand.runtime.evidence import (
     Evidence,
     Thresholds,

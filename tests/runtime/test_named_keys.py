@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from steadyhand.runtime.config import Config, json_schema, parse_config
+from steadyhand.runtime.config import parse_config
+from steadyhand.runtime.config_schema import Config, json_schema
 from steadyhand.runtime.yaml_source import Problem, Source, read_yaml
 
 ROOT = Path(__file__).parents[2]

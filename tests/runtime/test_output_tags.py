@@ -8,7 +8,8 @@ from steadyhand.adapters.opcua.wire import WIRE_TYPES
 from steadyhand.controllers.errors import SafetyError
 from steadyhand.runtime.assemble import make_limits, make_plant, opcua_tags
 from steadyhand.runtime.check import check
-from steadyhand.runtime.config import WireName, load_config, require
+from steadyhand.runtime.config import load_config, require
+from steadyhand.runtime.config_link import WireName
 from tests.support.loop_rig import OUTPUT, SHIPPED
 
 PLACE = "      unit: kW\n      feedback:"

@@ -12,7 +12,8 @@ import pytest
 from steadyhand.controllers.frames import Observation
 from steadyhand.controllers.reasons import ReasonCode
 from steadyhand.runtime.assemble import make_image_judge, make_plant
-from steadyhand.runtime.config import Loaded, Section, parse_config
+from steadyhand.runtime.config import Loaded, parse_config
+from steadyhand.runtime.config_fields import Section
 from steadyhand.runtime.yaml_source import Source, read_yaml
 
 FILE = Path(__file__).parents[2] / "configs" / "thermal_storage" / "steadyhand.yaml"

@@ -9,6 +9,7 @@ import pytest
 from steadyhand.runtime.policy_spec import PolicySpec
 from steadyhand.runtime.run import _plain
 from steadyhand.runtime.worker import PolicyProcess
+from tests.support.command import steadyhand
 from tests.support.models import TanhPolicy, observation_signals, output_signals
 
 SERVICE = (
@@ -17,17 +18,6 @@ SERVICE = (
     "print(*sorted(name for name in sys.argv[1:] if name in sys.modules))"
 )
 NOT_FOR_A_SERVICE = ("typer", "rich", "pint", "scipy", "onnxruntime", "torch", "matplotlib")
-
-
-def run(*words: str, cwd: Path | None = None) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(
-        [sys.executable, "-m", "steadyhand.runtime", *words],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=cwd,
-        timeout=60.0,
-    )
 
 
 @pytest.mark.parametrize(
@@ -65,7 +55,7 @@ def test_plain_words_are_understood_and_the_rest_left_to_the_full_parser(words, 
     ],
 )
 def test_both_ways_end_as_the_table_of_exit_codes_says(tmp_path, words, status, said):
-    done = run(*words, cwd=tmp_path)
+    done = steadyhand(*words, cwd=tmp_path)
     assert done.returncode == status
     assert said in done.stdout + done.stderr
     assert "Traceback" not in done.stderr

@@ -18,7 +18,8 @@ from steadyhand.runtime import assemble, check, child
 from steadyhand.runtime.bundle.commands import permit_rollback
 from steadyhand.runtime.bundle.load import Bundle
 from steadyhand.runtime.bundle.signature import generate_key, public_pem, read_private
-from steadyhand.runtime.config import QUICK_WORD, Loaded, parse_config
+from steadyhand.runtime.config import Loaded, parse_config
+from steadyhand.runtime.config_schema import QUICK_WORD
 from steadyhand.runtime.crash_loop import CrashLoop
 from steadyhand.runtime.slot import Closable
 from steadyhand.runtime.spawn import Spawned

@@ -5,7 +5,6 @@ import re
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -24,6 +23,7 @@ from steadyhand.runtime.bundle.signature import generate_key, read_private
 from steadyhand.runtime.operator_client import OperatorClient
 from steadyhand.runtime.reader import JournalReader
 from steadyhand.runtime.record import TickRecord
+from tests.support.command import COMMAND, steadyhand
 from tests.support.models import TanhPolicy
 
 SHIPPED = Path(__file__).parents[2] / "configs" / "thermal_storage" / "steadyhand.yaml"
@@ -207,9 +207,7 @@ class Rig:
     def cli(self, *words: str, timeout_s: float = 60.0) -> "subprocess.CompletedProcess[str]":
         """One command of `steadyhand`; CONFIG stands for the configuration."""
         made = [str(self.config) if word == "CONFIG" else word for word in words]
-        return subprocess.run(
-            [*COMMAND, *made], capture_output=True, text=True, timeout=timeout_s, check=False
-        )
+        return steadyhand(*made, timeout_s=timeout_s)
 
     def ask(self, command: str = "status", **arguments: Any) -> dict[str, Any]:
         """One command over the operator's socket.
@@ -299,9 +297,6 @@ class Rig:
         """Recorded ticks by run of the runtime, oldest first."""
         with JournalReader(self.journal) as journal:
             return {run: list(journal.ticks(run=run)) for run in journal.runs}
-
-
-COMMAND = (sys.executable, "-m", "steadyhand.runtime")
 
 
 @dataclass

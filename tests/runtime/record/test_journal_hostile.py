@@ -3,8 +3,6 @@
 import os
 import shutil
 import sqlite3
-import subprocess
-import sys
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -16,6 +14,7 @@ from steadyhand.runtime import chain
 from steadyhand.runtime.chain import verify
 from steadyhand.runtime.journal import Journal, Limits
 from steadyhand.runtime.reader import JournalReader
+from tests.support.command import steadyhand
 from tests.support.records import fresh_recorder, record_ticks, segment_files
 
 ENDLESS = (
@@ -160,10 +159,7 @@ def test_a_header_of_nonsense_is_named(journal, previous):
 def test_the_commands_neither_hang_nor_trace(journal, name, words):
     for file in segment_files(journal):
         NO_TABLE[name](file)
-    done = subprocess.run(
-        [sys.executable, "-m", "steadyhand.runtime", *words, str(journal)],
-        capture_output=True, text=True, check=False, timeout=60,
-    )  # fmt: skip
+    done = steadyhand(*words, journal)
     assert done.returncode == 1
     assert "Traceback" not in done.stderr
     assert "segment" in done.stdout + done.stderr

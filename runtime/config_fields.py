@@ -1,0 +1,83 @@
+"""What a configuration is made of: names, files, quantities; and how a value is refused."""
+
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic_core import PydanticCustomError
+
+from steadyhand.adapters.input_file import CREDENTIALS
+from steadyhand.runtime.quantity import quantity
+
+Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]{0,62}$")]
+SignalName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,62}$")]
+NodeText = Annotated[str, Field(min_length=1, max_length=512)]
+HostName = Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9.-]{0,252}[a-z0-9])?(:[0-9]{1,5})?$")]
+CREDENTIAL = "${" + CREDENTIALS + "}"
+"""How the name of a file begins that is a credential of the service."""
+
+
+def _only_credentials(text: str) -> str:
+    """Refuse a variable that would be taken for a folder's name, and a credential with folders."""
+    name = text.removeprefix(f"{CREDENTIAL}/")
+    if "${" in name or (name != text and ("/" in name or name in (".", ".."))):
+        raise refuse(
+            "CFG_FILE",
+            f"{text!r}: only {CREDENTIAL}/NAME is understood; other variables are not replaced",
+        )
+    return text
+
+
+FileText = Annotated[
+    str,
+    Field(min_length=1, max_length=4096, pattern=r"^[^\x00]+$"),
+    AfterValidator(_only_credentials),
+]
+Count = Annotated[int, Field(ge=1, le=100_000)]
+DAY_S = 86_400.0
+MIB = 2.0**20
+SHORTEST_PERIOD_S = 1e-3
+Period: Any = quantity("s", SHORTEST_PERIOD_S, DAY_S)
+Request: Any = quantity("s", 1e-3, 600.0)
+"""Of a request over a network: none is answered in less than the smallest value."""
+Answer: Any = quantity("s", 1e-4, 600.0)
+"""The policy's answer: its fastest takes some ten microseconds, and a process switch."""
+PlantTime: Any = quantity("s", 1e-3, 30.0 * DAY_S)
+ShadowTime: Any = quantity("s", 60.0, 366.0 * DAY_S)
+Share = Annotated[float, Field(ge=0.0, le=1.0)]
+Memory: Any = quantity("byte", 256.0 * MIB, 2.0**40)
+"""Of the policy's process: the inference engine alone takes most of the smallest value."""
+SignEvery: Any = quantity("s", 1.0, DAY_S)
+SegmentSize: Any = quantity("byte", MIB, 2.0**40)
+KeepSize: Any = quantity("byte", MIB, 2.0**50)
+
+
+class Section(BaseModel):
+    """Strict: no unknown keys, no conversion of types, no NaN."""
+
+    model_config = ConfigDict(
+        extra="forbid", strict=True, frozen=True, allow_inf_nan=False, hide_input_in_errors=False
+    )
+
+
+def refuse(code: str, message: str) -> PydanticCustomError:
+    """A problem found by a rule of ours; braces in `message` are kept as they are."""
+    return PydanticCustomError(f"steadyhand.{code}", "{text}", {"text": message})
+
+
+def only_the_word(
+    word: str, given: str | None, code: str, key: str = "", better: str = "remove the line"
+) -> None:
+    """Something that nobody should want takes a long word, and no other.
+
+    Args:
+        word: the one that is understood.
+        given: what stands there; None: nothing.
+        code: of the problem.
+        key: it stands under, where the problem's place does not say so.
+        better: what to do instead.
+
+    Raises:
+        PydanticCustomError: another word stands there.
+    """
+    if given not in (None, word):
+        raise refuse(code, f"{key}{given!r}: only the word {word} is understood; better: {better}")
