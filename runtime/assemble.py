@@ -1,4 +1,4 @@
-"""From configuration to objects: the only file that knows which part is made from which section.
+"""From configuration to objects: which part is made from which section.
 
 What takes long to import (the protocol's library, native code) is imported where it is needed: a
 start has things to set going before that.
@@ -9,14 +9,12 @@ import pwd
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from math import inf
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from steadyhand.adapters.input_file import read_secret
 from steadyhand.adapters.link import Link
-from steadyhand.adapters.opcua.settings import OpcUaSettings, Security
 from steadyhand.controllers.catalogue import PlantKind, parameters_with, plant_kind
 from steadyhand.controllers.errors import BundleError, ConfigError
 from steadyhand.controllers.plants.parameters import parameter_table
@@ -26,13 +24,10 @@ from steadyhand.controllers.signals import SignalSet, Vector
 from steadyhand.controllers.trust.cross_check import CrossChecked
 from steadyhand.controllers.trust.freshness import Freshness, FreshnessSettings
 from steadyhand.controllers.trust.gate import Gate, GateSettings
-from steadyhand.runtime.bundle.archive import read_file
+from steadyhand.runtime.assemble_opcua import opcua_settings, opcua_tags
 from steadyhand.runtime.bundle.contract import PlantContract
-from steadyhand.runtime.bundle.installed import PERMIT, STATE_FILE, InstalledState
-from steadyhand.runtime.bundle.load import Bundle, admit_bundle
-from steadyhand.runtime.bundle.signature import TrustStore, private_from
-from steadyhand.runtime.certificate_watch import Watched
-from steadyhand.runtime.child import ChildLimits, examine
+from steadyhand.runtime.bundle.load import Bundle
+from steadyhand.runtime.bundle.signature import private_from
 from steadyhand.runtime.clock import Clock, Idle, LockstepClock, PacedClock, PlantClock
 from steadyhand.runtime.config import Loaded
 from steadyhand.runtime.config_doors import Operator as OperatorSection
@@ -47,15 +42,12 @@ from steadyhand.runtime.operator_protocol import Role
 from steadyhand.runtime.quantity import magnitude
 from steadyhand.runtime.record import RecordLayout
 from steadyhand.runtime.recorder import Recorder
+from steadyhand.runtime.state_folder import black_box_file
 
 if TYPE_CHECKING:
     from steadyhand.adapters.sim.link import SimLink
     from steadyhand.controllers.safety.chain import SafetyChain
     from steadyhand.controllers.safety.limits import Limits
-
-
-TRIAL_BYTES = 512 * 2**20
-"""A bundle that needs more memory than this to be loaded and examined is refused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,114 +142,6 @@ def make_link(loaded: Loaded, parts: PlantParts) -> Link:
 
     tags = opcua_tags(parts, link, loaded.config.clock.time_scale)
     return OpcUaLink(opcua_settings(loaded, link), tags)
-
-
-def opcua_settings(loaded: Loaded, link: OpcUaSection) -> OpcUaSettings:
-    """Where the server is and how patient we are; times are wall seconds."""
-    config, given = loaded.config, link.security
-    wall_period_s = config.period / config.clock.time_scale
-    security = Security(
-        policy=given.policy,
-        certificate=_path(loaded, given.certificate),
-        private_key=_path(loaded, given.private_key),
-        trusted=tuple(loaded.path(name) for name in given.trusted),
-        revoked=tuple(loaded.path(name) for name in given.revoked),
-        refuse_overdue=given.overdue_list == "refuse",
-        check_host=given.check_host,
-        user=given.user or "",
-        password_file=_path(loaded, given.password_file),
-        allow_anonymous=given.allow_anonymous,
-        insecure_no_encryption=given.insecure_no_encryption or "",
-    )
-    return OpcUaSettings(
-        endpoint=link.endpoint,
-        server_uri=given.server_uri,
-        security=security,
-        period_s=wall_period_s,
-        time_scale=config.clock.time_scale,
-        sampling_s=link.publishing or 0.0,
-        request_timeout_s=link.request_timeout,
-        command_life_s=link.command_life or wall_period_s,
-    )
-
-
-def watched_certificates(loaded: Loaded) -> Watched:
-    """Everything that may run out: of the link, of our own OPC UA server and its clients, and the
-    keys of bundles.
-    """
-    link, scada, bundle = loaded.config.link, loaded.config.scada, loaded.config.bundle
-    others = Watched(
-        scada=None if scada is None else _path(loaded, scada.certificate),
-        clients=None if scada is None else _path(loaded, scada.trusted),
-        keys=None if bundle is None else loaded.path(bundle.trusted_keys),
-    )
-    if not isinstance(link, OpcUaSection):
-        return others
-    given = opcua_settings(loaded, link).security
-    return replace(others, own=given.certificate, trusted=given.trusted, revoked=given.revoked)
-
-
-def opcua_tags(parts: PlantParts, link: OpcUaSection, time_scale: float = 1.0) -> Any:  # noqa: ANN401
-    """Which node is which signal.
-
-    Args:
-        parts: the plant.
-        link: the section of the configuration.
-        time_scale: plant seconds per wall second.
-
-    Raises:
-        ConfigError: an address that cannot be read, or a distance in another unit than the output.
-    """
-    from steadyhand.adapters.opcua.tags import read_tag_map
-
-    units = {signal.name: signal.unit for signal in (*parts.plant.observations, *parts.outputs)}
-    outputs = {}
-    for name, tag in link.outputs.items():
-        entry: dict[str, Any] = {
-            "address": tag.node,
-            "wire_type": tag.wire,
-            "unit": tag.unit or "",
-            "scale": tag.scale,
-        }
-        if tag.feedback is not None:
-            scale = tag.feedback_scale or tag.scale
-            usual = units[name] if scale == 1.0 else ""
-            entry["feedback"] = {
-                "address": tag.feedback,
-                "wire_type": "auto",
-                "scale": scale,
-                "unit": (tag.unit or usual) if scale == tag.scale else "",
-            }
-        if tag.participation is not None:
-            entry["participation"] = {"address": tag.participation}
-        if tag.follow_tolerance is not None and tag.follow_time is not None and name in units:
-            try:
-                entry["follow_tolerance"] = magnitude(tag.follow_tolerance, units[name])
-            except ValueError as error:
-                raise ConfigError(f"outputs.{name}.follow_tolerance: {error}") from None
-            entry["follow_time_s"] = tag.follow_time / time_scale
-        outputs[name] = entry
-    shake = {
-        role: {"address": node}
-        for role, node in link.handshake.model_dump().items()
-        if node is not None
-    }
-    settings = {
-        "observations": {
-            name: {
-                "address": tag.node,
-                "unit": tag.unit or "",
-                "wire_type": tag.wire,
-                "scale": tag.scale,
-                "freshness": tag.freshness,
-                "use_forced": tag.forced == "use",
-            }
-            for name, tag in link.signals.items()
-        },
-        "outputs": outputs,
-        "handshake": shake,
-    }
-    return read_tag_map(parts.plant.observations, parts.outputs, settings)
 
 
 def make_clock(config: Config, link: Link, idle: Idle | None = None) -> Clock:
@@ -368,132 +252,6 @@ def make_gate(config: Config, parts: PlantParts, bundle: Bundle | None) -> Gate:
     )
 
 
-def admit(loaded: Loaded, parts: PlantParts, file: Path, known: TrustStore | None = None) -> Bundle:
-    """The bundle `file`, verified for this plant and not tried yet.
-
-    Args:
-        loaded: the configuration.
-        parts: the plant.
-        file: the bundle.
-        known: keys that were trusted when the service began; one that came later is not yet.
-
-    Raises:
-        BundleError: refused.
-        ConfigError: the folder of keys is missing.
-    """
-    section = loaded.config.bundle
-    if section is None:
-        raise ConfigError("no bundle section in the configuration")
-    keys = loaded.path(section.trusted_keys)
-    if not keys.is_dir():
-        raise ConfigError(f"bundle.trusted_keys={section.trusted_keys}: no folder of public keys")
-    provider = loaded.config.inference.provider
-    trust = TrustStore.read(keys)
-    permit = file.with_name(file.name + PERMIT)
-    return admit_bundle(
-        file,
-        trust if known is None else trust.since(known),
-        parts.contract,
-        # nothing ever ran here before the folder was made; looking must not make it
-        installed=installed_state(loaded) if state_folder(loaded).exists() else None,
-        providers=(provider,) if provider == "cpu" else (provider, "cpu"),
-        require_provider=loaded.config.inference.require_provider,
-        rollback_token=read_file(permit) if permit.exists() else None,
-        accept_quick=section.accept_quick is not None,
-    )
-
-
-def trusted_keys(loaded: Loaded) -> TrustStore:
-    """The keys that may sign bundles, as they are now; none where they cannot be read."""
-    section = loaded.config.bundle
-    try:
-        return TrustStore.read(loaded.path(section.trusted_keys)) if section else TrustStore(())
-    except BundleError:
-        return TrustStore(())
-
-
-def open_bundle(loaded: Loaded, parts: PlantParts) -> Bundle | None:
-    """The configured bundle, verified and tried; None when none is configured.
-
-    Raises:
-        BundleError: refused.
-        ConfigError: the folder of keys is missing.
-    """
-    section = loaded.config.bundle
-    if section is None:
-        return None
-    bundle = admit(loaded, parts, loaded.path(section.file))
-    return bundle.tried(lambda: examine(bundle.spec, child_limits(loaded.config)))
-
-
-def kept_bundle(loaded: Loaded) -> Path | None:
-    """Where the copy of the bundle that ran here last should lie; None when none ever ran here.
-
-    Raises:
-        BundleError: BUNDLE_STATE others may write to the folder of the state.
-    """
-    if not state_folder(loaded).exists():
-        return None
-    state, plant_id = installed_state(loaded), loaded.config.plant.id
-    try:
-        if state.get(plant_id) is None:
-            return None
-    except BundleError:
-        pass  # something ran here; what is made of the copy finds out again
-    return state.kept(plant_id)
-
-
-def child_limits(config: Config) -> ChildLimits:
-    """What the policy's process may use, in its trial and afterwards."""
-    serving = int(config.inference.memory)
-    return ChildLimits(memory_bytes=min(serving, TRIAL_BYTES), serving_bytes=serving)
-
-
-def recycle_bytes(config: Config) -> int:
-    """Memory from which the policy's process is replaced, before its limit ends it."""
-    given = config.inference.recycle
-    return int(0.75 * config.inference.memory if given is None else given)
-
-
-def installed_state(loaded: Loaded) -> InstalledState:
-    """Which bundle versions have run here; lies beside the journal."""
-    return InstalledState(state_folder(loaded))
-
-
-def state_folder(loaded: Loaded) -> Path:
-    """Where this plant's own state lies: beside the journal."""
-    return loaded.path(loaded.config.journal.directory).parent
-
-
-def forgotten_state(loaded: Loaded) -> str:
-    """A warning where the state is new and another lies beside the configuration; else empty.
-
-    The state lies beside the journal: whoever names another journal leaves behind which bundles
-    ran here, and with it the protection against an older one.
-    """
-    here, home = state_folder(loaded), loaded.file.resolve().parent
-    if (here / STATE_FILE).exists():
-        return ""
-    others = [found.parent for found in sorted(home.glob(f"*/{STATE_FILE}"))]
-    others += [home] if (home / STATE_FILE).exists() else []
-    others = [folder for folder in others if folder.resolve() != here.resolve()]
-    if not others:
-        return ""
-    return (
-        f"{here} holds no memory of the bundles that ran here, but {others[0]} does: was "
-        f"journal.directory changed? Move {STATE_FILE} and installed-*.shb over (mode 0700 for the "
-        "folder), or an older bundle is not refused"
-    )
-
-
-def black_box_file(loaded: Loaded) -> Path:
-    """Where the last ticks survive a kill: beside the operator's socket, as a rule in memory."""
-    section = loaded.config.operator
-    if section is None:
-        return state_folder(loaded) / "black-box"
-    return loaded.path(section.socket).with_suffix(".black-box")
-
-
 def make_journal(
     loaded: Loaded, recorder: Recorder, bundle: str, on_head: Callable[[str], None]
 ) -> Journal:
@@ -582,7 +340,3 @@ def group_id(name: str | None) -> int | None:
         return grp.getgrnam(name).gr_gid
     except KeyError:
         raise ConfigError(f"operator.group={name!r}: no such group; groupadd it") from None
-
-
-def _path(loaded: Loaded, name: str | None) -> Path | None:
-    return None if name is None else loaded.path(name)

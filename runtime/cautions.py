@@ -14,9 +14,9 @@ from steadyhand.adapters.opcua.trust_files import (
     read_list,
 )
 from steadyhand.controllers.errors import ConfigError, LinkError
-from steadyhand.runtime.assemble import forgotten_state
 from steadyhand.runtime.config import Loaded
 from steadyhand.runtime.config_link import OpcUaLink
+from steadyhand.runtime.state_folder import forgotten_state
 
 
 def cautions(loaded: Loaded, now: datetime | None = None) -> list[str]:

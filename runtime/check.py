@@ -40,22 +40,18 @@ from steadyhand.controllers.errors import (
 )
 from steadyhand.controllers.heuristics.transfer import Transfer
 from steadyhand.controllers.signals import SignalSet
+from steadyhand.runtime.admission import admit, child_limits, open_bundle
 from steadyhand.runtime.assemble import (
-    admit,
-    child_limits,
     journal_signer,
-    kept_bundle,
     make_gate,
     make_heuristic,
     make_limits,
     make_modes,
     make_plant,
-    opcua_settings,
-    opcua_tags,
-    open_bundle,
     site_parameters,
     tightened,
 )
+from steadyhand.runtime.assemble_opcua import opcua_settings, opcua_tags
 from steadyhand.runtime.child import examine
 from steadyhand.runtime.config import CREDENTIALS_FOLDER, Loaded, load_config
 from steadyhand.runtime.config_link import OpcUaLink
@@ -67,6 +63,7 @@ from steadyhand.runtime.panel.access import read_people
 from steadyhand.runtime.quantity import magnitude, same_dimension
 from steadyhand.runtime.scada.people import TrustFolder
 from steadyhand.runtime.scada.people import read_people as read_users
+from steadyhand.runtime.state_folder import kept_bundle
 from steadyhand.runtime.yaml_source import Path as FieldPath
 from steadyhand.runtime.yaml_source import Problem
 

@@ -97,7 +97,8 @@ def make(
     Takes the journal of a run in mode shadow, which must be whole. What is enough stands in
     go_live.minimum_... and maximum_... of the configuration; the options can only ask for more.
     """
-    from steadyhand.runtime.assemble import admit, make_plant
+    from steadyhand.runtime.admission import admit
+    from steadyhand.runtime.assemble import make_plant
 
     loaded = require(load_config(config), config)
     settings = loaded.config

@@ -53,7 +53,7 @@ _SHAPED = Fault(ReasonCode.FILTER_SHAPED, text="see the filter's report")
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """Everything one loop drives; made by `assemble.py`."""
+    """Everything one loop drives; its parts are made by `assemble.py`."""
 
     link: Link
     image_judge: ImageJudge

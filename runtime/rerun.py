@@ -5,6 +5,7 @@ from pathlib import Path
 from steadyhand.controllers.heuristics.transfer import Transfer
 from steadyhand.controllers.protocols import Policy
 from steadyhand.runtime import assemble
+from steadyhand.runtime.admission import open_bundle
 from steadyhand.runtime.clock import PacedClock
 from steadyhand.runtime.config import Loaded
 from steadyhand.runtime.health import Health
@@ -30,7 +31,7 @@ def rerun(loaded: Loaded, journal: Path, run: str | None, ask_policy: bool) -> R
         BundleError, ConfigError: the loop cannot be built.
     """
     plant = assemble.make_plant(loaded)
-    bundle = assemble.open_bundle(loaded, plant)
+    bundle = open_bundle(loaded, plant)
 
     def make_loop(link: ReplayLink, policy: Policy) -> tuple[Loop, ModeMachine]:
         modes = assemble.make_modes(loaded.config, plant)

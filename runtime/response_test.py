@@ -13,6 +13,7 @@ from steadyhand.controllers.errors import ConfigError, LinkError
 from steadyhand.controllers.frames import Observation
 from steadyhand.controllers.signals import Vector
 from steadyhand.runtime import assemble
+from steadyhand.runtime.assemble_opcua import opcua_settings, opcua_tags
 from steadyhand.runtime.config import Loaded
 from steadyhand.runtime.responses import GOOD, Answer, Response, Sample, judge
 from steadyhand.runtime.visit import Say, Visit, visiting
@@ -93,10 +94,10 @@ def _open_doors(loaded: Loaded, visit: Visit) -> tuple[str, ...]:
     """Who else could write; nothing to find where the site has said that anybody may."""
     from steadyhand.adapters.opcua.strangers import open_doors
 
-    settings = assemble.opcua_settings(loaded, visit.section)
+    settings = opcua_settings(loaded, visit.section)
     if settings.security.insecure:
         return ()
-    return tuple(open_doors(settings, assemble.opcua_tags(visit.parts, visit.section)))
+    return tuple(open_doors(settings, opcua_tags(visit.parts, visit.section)))
 
 
 def _beyond(loaded: Loaded, visit: Visit) -> tuple[str, ...]:
@@ -105,9 +106,9 @@ def _beyond(loaded: Loaded, visit: Visit) -> tuple[str, ...]:
 
     from steadyhand.adapters.opcua.reach import own_reach
 
-    settings = assemble.opcua_settings(loaded, visit.section)
+    settings = opcua_settings(loaded, visit.section)
     try:
-        found = own_reach(settings, assemble.opcua_tags(visit.parts, visit.section))
+        found = own_reach(settings, opcua_tags(visit.parts, visit.section))
     except (LinkError, OSError, UaError) as error:
         return (f"not known: {error}",)
     more = () if found.complete else (f"not known beyond the first {found.nodes} nodes",)

@@ -43,6 +43,7 @@ from steadyhand.runtime.reminders import reminders
 from steadyhand.runtime.serving_bundle import ServingBundle
 from steadyhand.runtime.signal_flag import Stop
 from steadyhand.runtime.slot import PolicySlot
+from steadyhand.runtime.state_folder import black_box_file, state_folder
 from steadyhand.runtime.status import address, status, words
 from steadyhand.runtime.trial import First
 from steadyhand.runtime.vitals import ServiceVitals
@@ -122,7 +123,7 @@ class Service:
         layout = assemble.make_layout(self.plant, self.first.gate.names, STAGES)
         self.recorder = Recorder(layout, loaded.digest, name)
         self.announcer = Announcer(self.notices, self.recorder)
-        folder = assemble.state_folder(loaded)
+        folder = state_folder(loaded)
         make_folder(folder)
         self.journal = assemble.make_journal(
             loaded,
@@ -136,7 +137,7 @@ class Service:
             text = f"nothing is recorded on disk now: {audit.text}"
             self.announcer.say(text, Priority.ERROR)
         if self.recorder.black_box is None:
-            file = assemble.black_box_file(loaded)
+            file = black_box_file(loaded)
             self.announcer.say(f"no room for {file}: a kill would lose the last records")
         self.keepsakes = Keepsakes(folder, self.config.clock.time_scale, self.recorder.event)
         self._open.callback(self.keepsakes.close)

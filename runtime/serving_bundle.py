@@ -19,7 +19,7 @@ from steadyhand.controllers.errors import (
     SteadyhandError,
 )
 from steadyhand.controllers.reasons import ReasonCode
-from steadyhand.runtime import assemble
+from steadyhand.runtime.admission import trusted_keys
 from steadyhand.runtime.announcer import Announcer
 from steadyhand.runtime.assemble import PlantParts
 from steadyhand.runtime.bundle.load import Bundle
@@ -33,6 +33,7 @@ from steadyhand.runtime.notices import LENGTH
 from steadyhand.runtime.priority import Priority
 from steadyhand.runtime.recorder import Recorder
 from steadyhand.runtime.slot import Closable, PolicySlot
+from steadyhand.runtime.state_folder import installed_state
 from steadyhand.runtime.swap import Swap
 from steadyhand.runtime.trial import First, NoPolicy, counted
 from steadyhand.runtime.worker import PolicyProcess
@@ -75,7 +76,7 @@ class ServingBundle:
         """How many went well."""
         self._loaded, self._plant, self._go_live = loaded, plant, go_live
         self._crashes, self._recorder, self._announcer = crashes, recorder, announcer
-        self._keys = assemble.trusted_keys(loaded)
+        self._keys = trusted_keys(loaded)
         """May sign bundles until the stop; what is put there later counts from the next start."""
         self._unproven = first.bundle
         self._swap: Swap | None = None
@@ -127,7 +128,7 @@ class ServingBundle:
 
     def _keep(self, bundle: Bundle) -> None:
         try:
-            assemble.installed_state(self._loaded).record(
+            installed_state(self._loaded).record(
                 bundle.manifest, bundle.manifest_sha256, datetime.now(UTC), bundle.content
             )
         except (BundleError, OSError) as error:

@@ -34,6 +34,7 @@ from steadyhand.runtime.priority import Priority
 from steadyhand.runtime.signal_flag import SignalFlag
 from steadyhand.runtime.slot import Closable
 from steadyhand.runtime.spawn import Spawned
+from steadyhand.runtime.state_folder import state_folder
 from steadyhand.runtime.trial import First, first_policy
 
 START_S = 180.0
@@ -100,7 +101,7 @@ def _crashes(loaded: Loaded) -> CrashLoop:
     Raises:
         ConfigError: the folder of the state cannot be made.
     """
-    folder = assemble.state_folder(loaded)
+    folder = state_folder(loaded)
     try:
         make_folder(folder)
     except OSError as error:

@@ -4,7 +4,7 @@ import threading
 from pathlib import Path
 
 from steadyhand.controllers.errors import BundleError, SteadyhandError
-from steadyhand.runtime import assemble
+from steadyhand.runtime.admission import admit
 from steadyhand.runtime.assemble import PlantParts
 from steadyhand.runtime.bundle.signature import TrustStore
 from steadyhand.runtime.config import Loaded
@@ -71,7 +71,7 @@ class Swap:
 
     def _prepare(self) -> None:
         try:
-            bundle = assemble.admit(self._loaded, self._parts, self._file, self._known)
+            bundle = admit(self._loaded, self._parts, self._file, self._known)
             with self._lock:
                 if self._closed.is_set():
                     return

@@ -16,12 +16,14 @@ from steadyhand.controllers.protocols import Policy
 from steadyhand.controllers.reasons import ReasonCode
 from steadyhand.controllers.trust.gate import Gate
 from steadyhand.runtime import assemble
+from steadyhand.runtime.admission import admit, child_limits, recycle_bytes
 from steadyhand.runtime.assemble import PlantParts
 from steadyhand.runtime.bundle.load import Bundle
 from steadyhand.runtime.child import examine
 from steadyhand.runtime.config import Loaded
 from steadyhand.runtime.crash_loop import Counted, CrashLoop
 from steadyhand.runtime.spawn import Spawned
+from steadyhand.runtime.state_folder import kept_bundle
 from steadyhand.runtime.worker import PolicyProcess
 
 
@@ -79,14 +81,14 @@ class Trial:
             spawned: a process that waits for a policy; it is used or ended here.
         """
         self._loaded, self._parts, self._bundle = loaded, parts, bundle
-        self._limits = assemble.child_limits(loaded.config)
+        self._limits = child_limits(loaded.config)
         self._process: PolicyProcess | None = None
         if loaded.config.inference.isolation == "process":
             self._process = PolicyProcess(
                 bundle.spec,
                 deadline_s=loaded.config.inference.deadline,
                 limits=self._limits,
-                recycle_bytes=assemble.recycle_bytes(loaded.config),
+                recycle_bytes=recycle_bytes(loaded.config),
                 spawned=spawned,
                 wait=False,
             )
@@ -151,7 +153,7 @@ def first_policy(
         if section is None:
             return _without(loaded, parts, "no bundle is configured")
         try:
-            bundle = assemble.admit(loaded, parts, loaded.path(section.file))
+            bundle = admit(loaded, parts, loaded.path(section.file))
             if why := crashes.barred(bundle.manifest_sha256):
                 return _looped(loaded, parts, bundle, why)
             crashes.use(counted(bundle))
@@ -168,12 +170,12 @@ def first_policy(
         if spawned is not None:
             spawned.discard()
     crashes.use(Counted())
-    kept = assemble.kept_bundle(loaded)
+    kept = kept_bundle(loaded)
     if kept is None:
         raise refused
     told = f"{section.file}: {refused}"
     try:
-        bundle = assemble.admit(loaded, parts, kept)
+        bundle = admit(loaded, parts, kept)
         if why := crashes.barred(bundle.manifest_sha256):
             return _looped(loaded, parts, bundle, f"{told}; {why}")
         crashes.use(counted(bundle))

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from steadyhand.adapters.link import Link
 from steadyhand.controllers.frames import Fault
 from steadyhand.controllers.protocols import Policy
-from steadyhand.runtime import assemble
 from steadyhand.runtime.announcer import Announcer
+from steadyhand.runtime.assemble_opcua import watched_certificates
 from steadyhand.runtime.certificate_watch import CertificateWatch
 from steadyhand.runtime.config import Loaded
 from steadyhand.runtime.provider import ProviderWatch
@@ -32,7 +32,7 @@ class Watches:
             announcer: tells the loud ones.
         """
         self.certificates = CertificateWatch(
-            assemble.watched_certificates(loaded),
+            watched_certificates(loaded),
             recorder.event,
             lambda: getattr(link, "server_ends_s", 0.0),
         )

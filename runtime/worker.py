@@ -6,13 +6,12 @@
 
 The loop thread never waits longer than its deadline and never starts, kills or reaps anything.
 The supervisor does all of that and lives as long as the policy, because the kernel ends a child
-together with the *thread* that started it.
+together with the *thread* that started it. How a question and its answer are written stands in
+`policy_line.py`.
 """
 
 import errno
 import os
-import select
-import socket
 import threading
 import time
 from collections import deque
@@ -22,20 +21,19 @@ from enum import StrEnum
 from math import inf
 from typing import Any
 
-import numpy as np
-
 from steadyhand.controllers.errors import ModelError
 from steadyhand.controllers.frames import Fault, Observation, Proposal, ProposalStatus
 from steadyhand.controllers.policies.answer import SCALARS, SQUARE_LIMIT, AnswerCheck
 from steadyhand.controllers.reasons import ReasonCode
 from steadyhand.runtime.child import ChildLimits, PolicyChild, describe_exit
 from steadyhand.runtime.guard import Guarded
-from steadyhand.runtime.policy_child import (
-    ANSWERED,
-    FAILED,
-    HEAD_BYTES,
-    INPUT_NOT_FINITE,
-    TEXT_BYTES,
+from steadyhand.runtime.policy_child import ANSWERED, INPUT_NOT_FINITE
+from steadyhand.runtime.policy_line import (
+    ImproperAnswerError,
+    PolicyLine,
+    drain,
+    readable,
+    wait_readable,
 )
 from steadyhand.runtime.policy_spec import PolicySpec
 from steadyhand.runtime.spawn import Spawned
@@ -48,7 +46,6 @@ _GROWN = 1.25
 """A process is not too large before it has grown so far since it was fresh."""
 _AGAIN_S = 600.0
 """Least time from one attempt to replace a process that grew to the next."""
-_SELECT_FDS = 1024  # FD_SETSIZE: select(2) has microseconds, but only for small descriptors
 
 
 class WorkerState(StrEnum):
@@ -122,22 +119,10 @@ class PolicyProcess:
         self._spawned = spawned
         self._check = AnswerCheck(spec.observations, spec.outputs)
 
-        n_y, n_numbers = len(spec.observations), len(spec.outputs) + SCALARS
-        self._request = bytearray(8 * (1 + n_y))
-        self._asked = np.frombuffer(self._request, np.uint64, 1)
-        self._values = np.frombuffer(self._request, np.float64, n_y, 8)
-        self._answer_bytes = HEAD_BYTES + 8 * n_numbers
-        self._answer = bytearray(self._answer_bytes + TEXT_BYTES)
-        self._head = np.frombuffer(self._answer, np.uint64, 2)
-        self._numbers = np.frombuffer(self._answer, np.float64, n_numbers, HEAD_BYTES)
-
+        self._line = PolicyLine(len(spec.observations), len(spec.outputs) + SCALARS)
         self._child: PolicyChild | None = None
         self._state = WorkerState.RESTARTING
         self._why = "starting"
-        self._sequence = 0
-        self._length = 0
-        self._unanswered = 0
-        """Sequence of the one question that is out; 0 when none is."""
         self._in_call = threading.Lock()
         """Held while the loop thread uses the child's socket; whoever closes it takes it."""
         self._crashes: deque[float] = deque()
@@ -174,8 +159,8 @@ class PolicyProcess:
         """Ask the child; a status instead of an answer when it is late, dead or absent."""
         start = self._clock()
         values = observation.values
-        if len(values) != len(self._values):
-            return self._error(f"{len(values)} values, the policy takes {len(self._values)}")
+        if len(values) != len(self._line.values):
+            return self._error(f"{len(values)} values, the policy takes {len(self._line.values)}")
         if not values.dot(values) < SQUARE_LIMIT:
             return self._check.input_refused(values)
         if not self._in_call.acquire(timeout=_HAND_OVER_S):
@@ -184,8 +169,11 @@ class PolicyProcess:
             child = self._child
             if child is None:
                 return self._absent()
-            self._values[:] = values
+            self._line.values[:] = values
             return self._ask(child, start)
+        except ImproperAnswerError as error:
+            self._must_replace(str(error))
+            return self._dead(start)
         except OSError as error:
             if error.errno in (errno.EAGAIN, errno.EWOULDBLOCK):
                 return self._too_late(start)
@@ -194,50 +182,22 @@ class PolicyProcess:
             self._in_call.release()
 
     def _ask(self, child: PolicyChild, start: float) -> Proposal:
-        channel = child.socket
-        if self._unanswered and not self._answered(channel, start, start):
+        channel, line = child.socket, self._line
+        if line.unanswered and not line.answered(channel, 0.0):
             return self._too_late(start)
-        self._sequence += 1
-        self._asked[0] = self._unanswered = self._sequence
-        channel.send(self._request, socket.MSG_DONTWAIT)
-        if not self._answered(channel, start, start + self._deadline_s):
+        line.ask(channel)
+        if not line.answered(channel, self._deadline_s):
             return self._too_late(start)
         latency_s = self._clock() - start
-        kind = int(self._head[1])
-        if kind == ANSWERED:
-            return self._check.proposal(self._numbers.tolist(), latency_s)
-        text = bytes(self._answer[self._answer_bytes : self._length]).decode("utf-8", "replace")
-        if kind == INPUT_NOT_FINITE:
+        if line.kind == ANSWERED:
+            return self._check.proposal(line.numbers, latency_s)
+        text = line.words
+        if line.kind == INPUT_NOT_FINITE:
             text = "its process says that the observation is not finite"
         if child.report["provider"] != "cpu":
             # One fault can poison a GPU context: later answers may be garbage that looks right.
             self._must_replace(f"failed on {child.report['provider']}: {text}")
         return self._error(f"inference failed: {text}", latency_s)
-
-    def _answered(self, channel: socket.socket, now: float, until: float) -> bool:
-        """Has the question that is out been answered by `until`? Reads the answer.
-
-        Raises:
-            OSError: the child is gone.
-        """
-        if not _readable(channel, max(0.0, until - now)):
-            return False
-        # with MSG_TRUNC the kernel tells the whole length, also of what did not fit
-        flags = socket.MSG_DONTWAIT | socket.MSG_TRUNC
-        self._length = channel.recv_into(self._answer, 0, flags)
-        if not self._proper():
-            self._must_replace(f"the policy's process sent {self._length} bytes, no answer")
-            raise ConnectionError
-        self._unanswered = 0
-        return True
-
-    def _proper(self) -> bool:
-        """Is what was read an answer to the question that is out? Words only with a failure."""
-        length, longest = self._answer_bytes, len(self._answer)
-        if not length <= self._length <= longest or self._head[0] != self._unanswered:
-            return False
-        kind = self._head[1]
-        return kind == FAILED or (kind in (ANSWERED, INPUT_NOT_FINITE) and self._length == length)
 
     def _must_replace(self, why: str) -> None:
         self._replace = why
@@ -245,7 +205,7 @@ class PolicyProcess:
 
     def _too_late(self, start: float) -> Proposal:
         waited = self._clock() - start
-        self._late = self._unanswered
+        self._late = self._line.unanswered
         os.eventfd_write(self._wake, 1)
         text = f"no answer within {self._deadline_s:g} s"
         fault = Fault(ReasonCode.INFER_LATE, "", waited, self._deadline_s, text)
@@ -350,7 +310,8 @@ class PolicyProcess:
 
     def _put(self, child: PolicyChild) -> None:
         """`child` is the one that is asked from now on."""
-        self._unanswered = self._late = self._length = 0
+        self._line.fresh()
+        self._late = 0
         self._replace = ""
         self._fresh_bytes = child.resident_bytes()
         self._child = child
@@ -366,17 +327,17 @@ class PolicyProcess:
             while True:
                 patience = max(0.0, since + self._hang_after_s - self._clock())
                 patience = min(patience, self._look_s)
-                ready = _wait((pidfd, self._wake), patience)
+                ready = wait_readable((pidfd, self._wake), patience)
                 if self._closing.is_set():
                     return Fault(ReasonCode.STOP)
                 if pidfd in ready:
                     text = f"the policy's process ended with {describe_exit(self._retire())}"
                     return Fault(ReasonCode.INFER_CRASH, text=text)
                 if self._wake in ready:
-                    _drain(self._wake)
+                    drain(self._wake)
                 if self._replace:
                     text = self._replace
-                    ended = bool(_wait((pidfd,), _LAST_WORDS_S))
+                    ended = bool(wait_readable((pidfd,), _LAST_WORDS_S))
                     status = self._retire()
                     if ended:
                         text = f"the policy's process ended with {describe_exit(status)}"
@@ -428,7 +389,7 @@ class PolicyProcess:
 
     def _hangs(self, child: PolicyChild, question: int) -> bool:
         """Is `question` still out, with no answer waiting to be read?"""
-        return self._unanswered == question and not _readable(child.socket, 0.0)
+        return self._line.unanswered == question and not readable(child.socket, 0.0)
 
     def _retire(self) -> int:
         """Kill and collect the child, then close its socket; returns the exit status."""
@@ -458,15 +419,15 @@ class PolicyProcess:
     def _revive(self) -> None:
         """Start again, or wait for the acknowledgement that allows it."""
         if self._state is WorkerState.CRASH_LOOP:
-            _wait((self._wake,), inf)
-            _drain(self._wake)
+            wait_readable((self._wake,), inf)
+            drain(self._wake)
             if not self._acknowledged:
                 return
         if self._acknowledged:
             self._acknowledged = False
             self._crashes.clear()
         ends = len(self._crashes)
-        if ends > 1 and _wait((self._closed,), self._restart_pause_s * 2 ** (ends - 2)):
+        if ends > 1 and wait_readable((self._closed,), self._restart_pause_s * 2 ** (ends - 2)):
             return
         try:
             self._start()
@@ -477,26 +438,3 @@ class PolicyProcess:
             return
         self.restarts += 1
         self.events.append(Fault(ReasonCode.RECOVERED, text=f"policy restarted: {self._why}"))
-
-
-def _readable(channel: socket.socket, timeout_s: float) -> bool:
-    """Is there something to read within `timeout_s`? End of file counts."""
-    fd = channel.fileno()
-    if 0 <= fd < _SELECT_FDS:
-        return bool(select.select((fd,), (), (), timeout_s)[0])
-    return bool(_wait((fd,), timeout_s))
-
-
-def _wait(fds: tuple[int, ...], timeout_s: float) -> list[int]:
-    """Descriptors of `fds` that are readable within `timeout_s` (rounded up to milliseconds)."""
-    poll = select.poll()
-    for fd in fds:
-        poll.register(fd, select.POLLIN)
-    return [fd for fd, _ in poll.poll(None if timeout_s == inf else timeout_s * 1e3)]
-
-
-def _drain(event: int) -> None:
-    try:
-        os.eventfd_read(event)
-    except BlockingIOError:
-        return

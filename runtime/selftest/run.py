@@ -7,6 +7,7 @@ from pathlib import Path
 
 from steadyhand.controllers.errors import BundleError, ConfigError
 from steadyhand.runtime import assemble
+from steadyhand.runtime.admission import admit
 from steadyhand.runtime.assemble import PlantParts
 from steadyhand.runtime.config import Loaded
 from steadyhand.runtime.config_schema import Config
@@ -116,9 +117,7 @@ def heading(loaded: Loaded) -> Heading:
     bundle = "none: the heuristic drives"
     if config.bundle is not None:
         try:
-            found = assemble.admit(
-                loaded, assemble.make_plant(loaded), loaded.path(config.bundle.file)
-            )
+            found = admit(loaded, assemble.make_plant(loaded), loaded.path(config.bundle.file))
             manifest = found.manifest
             bundle = f"{manifest.name} v{manifest.version}, SHA-256 `{found.manifest_sha256}`"
         except BundleError as error:

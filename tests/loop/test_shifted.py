@@ -21,6 +21,7 @@ from steadyhand.controllers.frames import Source
 from steadyhand.controllers.reasons import ReasonCode
 from steadyhand.controllers.trust.load import gate_from_dict
 from steadyhand.runtime import assemble
+from steadyhand.runtime.admission import open_bundle
 from steadyhand.runtime.config import load_config
 from tests.support.loop_lockstep import Bench
 from tests.support.loop_rig import SHIPPED
@@ -44,7 +45,7 @@ BLIND = {
 
 @cache
 def bundle():
-    return assemble.open_bundle(LOADED, PARTS)
+    return open_bundle(LOADED, PARTS)
 
 
 def bench(trust=None):

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from steadyhand.runtime import pki
-from steadyhand.runtime.assemble import opcua_settings
+from steadyhand.runtime.assemble_opcua import opcua_settings
 from steadyhand.runtime.cautions import cautions
 from steadyhand.runtime.check import check
 from steadyhand.runtime.cli import complete

@@ -8,7 +8,7 @@ import pytest
 from steadyhand.controllers.frames import Source
 from steadyhand.controllers.reasons import ReasonCode
 from steadyhand.runtime import pki
-from steadyhand.runtime.assemble import watched_certificates
+from steadyhand.runtime.assemble_opcua import watched_certificates
 from steadyhand.runtime.bundle.signature import TrustStore, generate_key
 from steadyhand.runtime.certificate_watch import CertificateWatch, Watched
 from steadyhand.runtime.certificates import DAY_S, facts

@@ -10,7 +10,7 @@ from steadyhand.adapters.input_file import CREDENTIALS, exposed
 from steadyhand.adapters.opcua.security import load_credentials
 from steadyhand.adapters.sim.certificates import make_pki
 from steadyhand.controllers.errors import LinkError
-from steadyhand.runtime import assemble
+from steadyhand.runtime.assemble_opcua import opcua_settings
 from steadyhand.runtime.check import check
 from steadyhand.runtime.config import Loaded, load_config
 from steadyhand.runtime.spawn import Spawned
@@ -49,7 +49,7 @@ def test_credentials_are_found_where_systemd_says(place, monkeypatch):
     monkeypatch.setenv(CREDENTIALS, str(credentials))
     loaded, problems = check(file, bundle=False)
     assert problems == []
-    settings = assemble.opcua_settings(loaded, loaded.config.link)
+    settings = opcua_settings(loaded, loaded.config.link)
     assert settings.security.private_key == credentials / "private_key"
     read = load_credentials(settings.security)
     assert read.password == (credentials / "password").read_text().strip()
@@ -144,7 +144,7 @@ def test_the_link_refuses_what_the_check_refuses(place, monkeypatch):
     assert isinstance(loaded, Loaded)
     assert "chmod 600" in fields(problems)["link.security.private_key"]
     with pytest.raises(LinkError, match="chmod 600"):
-        load_credentials(assemble.opcua_settings(loaded, loaded.config.link).security)
+        load_credentials(opcua_settings(loaded, loaded.config.link).security)
 
 
 def test_what_systemd_hands_over_is_not_handed_on_to_the_policy(monkeypatch):

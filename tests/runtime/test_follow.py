@@ -5,7 +5,8 @@ import re
 
 import pytest
 
-from steadyhand.runtime.assemble import make_plant, opcua_tags
+from steadyhand.runtime.assemble import make_plant
+from steadyhand.runtime.assemble_opcua import opcua_tags
 from steadyhand.runtime.cautions import cautions
 from steadyhand.runtime.check import check
 from steadyhand.runtime.config import load_config, require

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from steadyhand.runtime.assemble import forgotten_state
 from steadyhand.runtime.cli import complete
 from steadyhand.runtime.config import Loaded, parse_config
 from steadyhand.runtime.exits import guarded
+from steadyhand.runtime.state_folder import forgotten_state
 from tests.support.loop_rig import SHIPPED
 
 

@@ -6,7 +6,8 @@ import pytest
 from steadyhand.adapters.opcua.commands import Encoder
 from steadyhand.adapters.opcua.wire import WIRE_TYPES
 from steadyhand.controllers.errors import SafetyError
-from steadyhand.runtime.assemble import make_limits, make_plant, opcua_tags
+from steadyhand.runtime.assemble import make_limits, make_plant
+from steadyhand.runtime.assemble_opcua import opcua_tags
 from steadyhand.runtime.check import check
 from steadyhand.runtime.config import load_config, require
 from steadyhand.runtime.config_link import WireName

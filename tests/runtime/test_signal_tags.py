@@ -3,7 +3,8 @@
 import pytest
 
 from steadyhand.adapters.opcua.tags import Freshness
-from steadyhand.runtime.assemble import make_plant, opcua_tags
+from steadyhand.runtime.assemble import make_plant
+from steadyhand.runtime.assemble_opcua import opcua_tags
 from steadyhand.runtime.config import parse_config, require
 from tests.support.loop_rig import SHIPPED
 

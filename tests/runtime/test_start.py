@@ -15,6 +15,7 @@ from steadyhand.controllers.errors import BundleError, ConfigError
 from steadyhand.controllers.frames import Observation, ProposalStatus
 from steadyhand.controllers.reasons import ReasonCode
 from steadyhand.runtime import assemble, check, child
+from steadyhand.runtime.admission import admit, trusted_keys
 from steadyhand.runtime.bundle.commands import permit_rollback
 from steadyhand.runtime.bundle.load import Bundle
 from steadyhand.runtime.bundle.signature import generate_key, public_pem, read_private
@@ -23,6 +24,7 @@ from steadyhand.runtime.config_schema import QUICK_WORD
 from steadyhand.runtime.crash_loop import CrashLoop
 from steadyhand.runtime.slot import Closable
 from steadyhand.runtime.spawn import Spawned
+from steadyhand.runtime.state_folder import installed_state
 from steadyhand.runtime.swap import Swap
 from steadyhand.runtime.trial import First, first_policy
 from tests.support.loop_rig import SHIPPED, Bundles
@@ -71,8 +73,8 @@ class Site:
         """`bundle` has driven here; returns where its copy lies."""
         loaded = self.configured(bundle)
         self.state.mkdir(mode=0o700, exist_ok=True)
-        found = assemble.admit(loaded, assemble.make_plant(loaded), bundle)
-        state = assemble.installed_state(loaded)
+        found = admit(loaded, assemble.make_plant(loaded), bundle)
+        state = installed_state(loaded)
         content = found.content if keep else None
         state.record(found.manifest, found.manifest_sha256, datetime.now(UTC), content)
         return state.kept("thermal_storage")
@@ -411,7 +413,7 @@ def test_a_swap_whose_process_hangs_can_be_given_up(
 
 def test_a_bundle_is_believed_only_after_its_trial(site: Site) -> None:
     loaded = site.configured(site.one)
-    admitted = assemble.admit(loaded, assemble.make_plant(loaded), site.one)
+    admitted = admit(loaded, assemble.make_plant(loaded), site.one)
     assert isinstance(admitted, Bundle)
     assert admitted.examined == {}
 
@@ -420,22 +422,22 @@ def test_a_key_that_came_after_the_start_signs_no_swap(site: Site) -> None:
     """And one that was taken away since signs none either."""
     loaded = site.configured(site.one)
     parts, keys = assemble.make_plant(loaded), site.bundles.keys
-    at_start = assemble.trusted_keys(loaded)
+    at_start = trusted_keys(loaded)
     stranger = site.bundles.pack("stranger", 3, known=False)
     public = public_pem(read_private(site.bundles._unknown).public_key(), ["controller"])
     (keys / "late.pub.pem").write_bytes(public)
-    assert assemble.admit(loaded, parts, stranger).manifest.version == 3  # the next start
+    assert admit(loaded, parts, stranger).manifest.version == 3  # the next start
     swap = Swap(loaded, parts, stranger, at_start)
     wait_done(swap)
     with pytest.raises(BundleError, match="after the start"):
         swap.take()
     swap.close()
-    assert assemble.admit(loaded, parts, site.two, at_start).manifest.version == 2
+    assert admit(loaded, parts, site.two, at_start).manifest.version == 2
     for file in keys.glob("*.pub.pem"):
         if file.name != "late.pub.pem":
             file.unlink()
     with pytest.raises(BundleError, match="BUNDLE_SIG"):
-        assemble.admit(loaded, parts, site.two, at_start)
+        admit(loaded, parts, site.two, at_start)
 
 
 def test_a_permit_beside_the_bundle_lets_just_this_one_back(site: Site) -> None:
@@ -443,16 +445,16 @@ def test_a_permit_beside_the_bundle_lets_just_this_one_back(site: Site) -> None:
     loaded = site.configured(site.one)
     parts = assemble.make_plant(loaded)
     with pytest.raises(BundleError, match=r"steadyhand bundle permit-rollback"):
-        assemble.admit(loaded, parts, site.one)
+        admit(loaded, parts, site.one)
     key, public = generate_key(site.folder, "chief", ["rollback"])
     (site.bundles.keys / public.name).write_bytes(public.read_bytes())
     token = permit_rollback(site.one, key, site.one.with_name(site.one.name + ".rollback"))
     assert token["version"] == 1
-    assert assemble.admit(loaded, parts, site.one).manifest.version == 1
+    assert admit(loaded, parts, site.one).manifest.version == 1
     other = site.bundles.pack("third", 1, seed=5)
     other.with_name(other.name + ".rollback").write_bytes(Path(token["token"]).read_bytes())
     with pytest.raises(BundleError, match="BUNDLE_ROLLBACK"):
-        assemble.admit(loaded, parts, other)
+        admit(loaded, parts, other)
 
 
 def test_a_quick_bundle_needs_the_word_in_the_configuration(site: Site) -> None:
