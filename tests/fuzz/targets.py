@@ -364,7 +364,8 @@ def _link() -> Target:
         broken = 0
         sane = True
 
-        async def _pump(self, reader: Any, writer: Any, to_client: bool) -> None:
+        async def _pump(self, reader: Any, writer: Any, to_client: bool, begun: int) -> None:
+            del begun
             try:
                 while data := await reader.read(65536):
                     if to_client and not self.sane:

@@ -187,6 +187,13 @@ def test_shed_hands_the_plant_to_its_local_control(lockstep):
     assert back["controlled"] and back["applied"]["storage_discharge_kw"] == 13.0
     lockstep.side.call("shed")
     assert not lockstep.side.truth()["controlled"]
+    lockstep.side.call("advance", periods=1)  # so long no heartbeat counts
+
+    async def again(nodes):
+        await nodes.drive(14.0)
+
+    on(lockstep, again)
+    assert lockstep.side.truth()["controlled"]
 
 
 def test_wrong_types_are_refused_and_logged(lockstep):
