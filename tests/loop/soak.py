@@ -16,6 +16,7 @@ too short to tell. Ctrl-C ends it early, with its result.
 
 import argparse
 import json
+import shlex
 import signal
 import subprocess
 import sys
@@ -301,7 +302,7 @@ class Soak:
             "bundles were refused": any(name.startswith("swap refused") for name in self.done),
         }
         return {
-            "command": f"python tests/loop/soak.py --minutes {self.options.minutes:g} --write",
+            "command": shlex.join(["python", "tests/loop/soak.py", *sys.argv[1:]]),
             "commit": results.COMMIT,
             "minutes": round(length_s / 60, 2),
             "tick_wall_s": self.options.tick,
