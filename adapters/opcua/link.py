@@ -5,11 +5,10 @@ read  ◄── snapshot (swapped) ── reads, subscription, read-back
 write ──► slot (newest only) ──► one batch write, then read-back
 """
 
+import logging
 import secrets
 import time
 from collections.abc import Callable
-from concurrent.futures import CancelledError
-from contextlib import suppress
 from dataclasses import replace
 
 import numpy as np
@@ -31,8 +30,14 @@ from steadyhand.controllers.frames import (
 from steadyhand.controllers.reasons import ReasonCode
 from steadyhand.controllers.signals import SignalSet, Vector
 
+_log = logging.getLogger(__name__)
+
 RELEASE_S = 0.5
-"""Longest wait for the plant to hear that it has its own control back."""
+"""Longest wait of a loop for the plant to hear that it has its own control back."""
+CLOSE_S = 2.0
+"""The same at the end, when nobody can tell it later: a read under way and the word itself, each as
+slow as the shipped time-out of a request lets them be.
+"""
 LATE_SHARE = 0.5
 """A command without an answer for this share of a period, when the next image is looked at, is
 late: it may arrive among the commands after it."""
@@ -127,8 +132,13 @@ class OpcUaLink:
         """Hand the plant back, log out, stop the thread. Idempotent."""
         if self._worker is None:
             return
-        self.release()
+        self._let_go(self._worker)
         worker, self._worker = self._worker, None
+        if not worker.handed_back(CLOSE_S):
+            _log.warning(
+                "the plant could not be told that it is handed back: it takes itself back when it "
+                "misses our heartbeat"
+            )
         worker.stop(JOIN_S)
 
     def read(self, now_s: float) -> Observation:
@@ -196,18 +206,18 @@ class OpcUaLink:
     def release(self) -> None:
         """Withdraw our request and stop the heartbeat; waits at most `RELEASE_S` for the plant.
 
-        Who never wrote has nothing to withdraw, and may be watching another controller at work.
+        A plant that is away, or does not take it, is told as soon as it does. Who never wrote has
+        nothing to withdraw, and may be watching another controller at work.
         """
-        if self._worker is None or not self._told:
-            return
-        self._told = False
-        self._slot.take()
-        pending = self._worker.release()
-        if pending is None:
-            return
-        with suppress(TimeoutError, CancelledError):
-            # a plant that does not hear us, or is gone, sees our heartbeat stop
-            pending.exception(timeout=RELEASE_S)
+        if self._worker is not None:
+            self._let_go(self._worker)
+            self._worker.handed_back(RELEASE_S)
+
+    def _let_go(self, worker: Worker) -> None:
+        if self._told:
+            self._told = False
+            self._slot.take()
+            worker.release(self._sequence)
 
     def condition(self) -> tuple[LinkState, bool, tuple[Fault, ...]]:
         """State of the link at this moment, the plant's grant, what is wrong; for any thread."""

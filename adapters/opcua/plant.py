@@ -34,6 +34,7 @@ from steadyhand.adapters.opcua.wire import (
     WireType,
     decode,
     severity,
+    status_name,
     to_variant,
 )
 from steadyhand.controllers.errors import LinkError
@@ -254,21 +255,30 @@ class Plant:
 
     # writing
 
-    async def write(self, command: Command) -> None:
-        """Send one command if it is still wanted, then read back what the plant made of it.
+    async def write(self, command: Command, wanted: Callable[[], bool] = lambda: True) -> None:
+        """Send one command if it is still `wanted`, then read back what the plant made of it.
 
         Raises:
             LinkError, OSError, asyncua's UaError: the session is no good any more.
         """
         async with self._turn("write"):
+            if not wanted():
+                return
             late_s = self._now() - command.expires_s
             if late_s > 0.0:
                 self._tell(_dropped(command, late_s))
                 return
             await self._send(self._pairs(command), command)
 
-    async def release(self) -> None:
-        """Withdraw the request and say that nobody drives; the heartbeat stops by itself."""
+    async def release(self) -> str:
+        """Withdraw the request and say that nobody drives; the heartbeat stops by itself.
+
+        Returns:
+            Why the plant did not take that; empty: it did.
+
+        Raises:
+            LinkError, OSError, asyncua's UaError: see `write`.
+        """
         pairs = [
             ("request", to_variant(0.0, self._kinds["request"]))
             if self._tags.handshake.request
@@ -282,8 +292,15 @@ class Plant:
             self.outputs.forget()
             self._driving = False
             if not wanted:
-                return
-            await self._session.write([(self._nodes[n], v) for n, v in wanted], "release")
+                return ""
+            written = [(self._nodes[name], variant) for name, variant in wanted]
+            statuses = await self._session.write(written, "release")
+        refused = [
+            f"{name}: {status_name(status)}"
+            for (name, _), status in zip(wanted, statuses, strict=True)
+            if status >= BAD_STATUS
+        ]
+        return ", ".join(refused)
 
     def _pairs(self, command: Command) -> list[tuple[str, Any]]:
         """What goes out together: outputs, then who drives, then the heartbeat last."""

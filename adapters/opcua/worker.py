@@ -6,7 +6,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
 from math import isnan, nan
@@ -45,6 +44,7 @@ CLOSE_GRACE_S = 0.3
 HALT_AGAIN_S = 0.1
 BUSY_PAUSE_S = 0.01
 """First pause before a busy server is asked again."""
+LOOK_S = 0.002
 TURN_S = 0.25
 """How often the thread notes that it is alive."""
 _LOST = Fault(ReasonCode.LINK_DOWN, text="the connection broke")
@@ -105,6 +105,10 @@ class Worker:
         """Number of the last command of which it is known what became of it."""
         self.settled_s = self.turned_s
         """When that was."""
+        self._withdrawn = 0
+        """Number of the last command before the plant was handed back: no such is sent any more."""
+        self._given_back = 0
+        """Of which hand-backs the plant knows, or need not know any more, by that number."""
 
     @property
     def server_ends_s(self) -> float:
@@ -140,14 +144,24 @@ class Worker:
         """A command lies in the slot."""
         self._call(self._ready.set)
 
-    def release(self) -> "Future[None] | None":
-        """Ask the plant to take its own mode back; None when there is no session."""
-        plant, loop = self._plant, self._loop
-        if plant is None or loop is None or loop.is_closed():
-            return None
-        with suppress(RuntimeError):  # the loop closed just now: nobody left to tell
-            return asyncio.run_coroutine_threadsafe(plant.release(), loop)
-        return None
+    def release(self, withdrawn: int) -> None:
+        """Hand the plant back: nothing up to command `withdrawn` is sent any more, and the plant is
+        told, in this session or as the first thing in the next.
+        """
+        self._withdrawn = withdrawn
+        self.wake()
+
+    @property
+    def owes(self) -> bool:
+        """Has the plant still to be told that it was handed back?"""
+        return self._withdrawn > self._given_back
+
+    def handed_back(self, patience_s: float) -> bool:
+        """Has the plant been told? Waits for that, as long as there is a session to tell it in."""
+        until_s = time.monotonic() + patience_s
+        while self.owes and self._plant is not None and time.monotonic() < until_s:
+            time.sleep(LOOK_S)
+        return not self.owes
 
     def _call(self, function: Callable[[], object]) -> None:
         loop = self._loop
@@ -280,8 +294,10 @@ class Worker:
         raise LinkError("the link's own tasks ended: starting over")
 
     async def _write(self, plant: Plant, feed: Feed) -> None:
-        """Send what lies in the slot, newest only."""
+        """Send what lies in the slot, newest only, and that the plant is handed back."""
         while True:
+            if self.owes:
+                await self._give_back(plant)
             await wait(self._ready, self._settings.pulse_s)
             self._ready.clear()
             command = self._slot.take()
@@ -292,11 +308,39 @@ class Worker:
             except BUSY as error:
                 text = f"the server was too busy to take the command: {type(error).__name__}"
                 self._board.tell(Fault(ReasonCode.WRITE_FAILED, text=text))
+            else:  # whoever commands again need not say any more that they had let go
+                self._given_back = max(self._given_back, command.sequence - 1)
             finally:
                 self.settled, self.settled_s = command.sequence, self._now()
             if plant.behind:
                 self._due.set()
             self._pin(feed)
+
+    async def _give_back(self, plant: Plant) -> None:
+        """Until the plant has taken it, or somebody commands again.
+
+        Raises:
+            LinkError, OSError, asyncua's UaError: see `Plant.write`.
+        """
+        pause_s, told = BUSY_PAUSE_S, False
+        while self.owes:
+            withdrawn = self._withdrawn
+            self._ready.clear()
+            try:
+                refused = await plant.release()
+            except BUSY as error:
+                refused = f"the server was too busy: {type(error).__name__}"
+            if not refused:
+                self._given_back = withdrawn
+                self.settled, self.settled_s = max(self.settled, withdrawn), self._now()
+                return
+            if not told:
+                told = True
+                text = f"the plant does not take that it is handed back: {refused}; tried again"
+                self._board.tell(Fault(ReasonCode.WRITE_FAILED, text=text))
+            if await wait(self._ready, pause_s) and self._withdrawn == withdrawn:
+                return  # a command
+            pause_s = min(2.0 * pause_s, self._settings.pulse_s)
 
     async def _insist(self, plant: Plant, command: Command) -> None:
         """Write; a busy server is asked again for as long as any answer is waited for, unless the
@@ -307,10 +351,16 @@ class Worker:
         """
         until_s = min(command.expires_s, self._now() + self._settings.request_timeout_s)
         pause_s = BUSY_PAUSE_S
+
+        def wanted() -> bool:
+            return command.sequence > self._withdrawn
+
         while True:
             try:
-                await plant.write(command)
+                await plant.write(command, wanted)
             except BUSY:
+                if not wanted():
+                    return
                 if self._ready.is_set() or self._now() + pause_s >= until_s:
                     raise
                 await asyncio.sleep(pause_s)

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from asyncua import ua
+from asyncua.common.utils import ServiceError
 
 from steadyhand.adapters.opcua.tags import Handshake, OutputTag
 from steadyhand.controllers.frames import LinkState, Source
@@ -75,6 +76,107 @@ def test_after_a_release_during_a_write_the_plant_may_move_its_outputs(plant, op
     opcua.until(lambda: driver.read().applied[0] == 33.0)
     time.sleep(0.3)
     assert not driver.saw(ReasonCode.WRITE_CONTENTION)
+
+
+class Busy:
+    """A server that is too busy for some writes, and remembers those it took, in order."""
+
+    def __init__(self, plant, name: str, times: int = 10**6) -> None:
+        self.left, self.hits, self._name, self.taken = times, 0, name, []
+        plant.before("PreWrite", self._refuse)
+        plant.on_write(lambda event: self.taken.append(self._said(event)))
+
+    @staticmethod
+    def _said(event) -> dict:
+        items = event.request_params.NodesToWrite
+        return {item.NodeId.Identifier: item.Value.Value.Value for item in items}
+
+    async def _refuse(self, event) -> None:
+        said = self._said(event)
+        if self._name in said and self.left > 0 and said.get("request") is not True:
+            self.hits, self.left = self.hits + 1, self.left - 1
+            raise ServiceError(ua.StatusCodes.BadServerTooBusy)
+
+
+def test_no_command_from_before_a_release_is_sent_after_it(plant, opcua, drive) -> None:
+    """A busy server is asked again, but not once the plant has been handed back."""
+    driver = drive(plant.endpoint, control(opcua), command_life_s=30.0, request_timeout_s=10.0).up()
+    driver.write(10.0)
+    opcua.until(lambda: plant.get("request") is True and plant.get("valve") == 10.0)
+    driver.link.release()
+    assert plant.get("request") is False
+    busy = Busy(plant, "valve")
+    driver.write(20.0)
+    opcua.until(lambda: busy.hits > 0)
+    driver.link.release()
+    busy.left = 0
+    opcua.until(lambda: any(said.get("request") is False for said in busy.taken))
+    time.sleep(0.5)  # a retry would come within a fraction of that
+    assert plant.get("request") is False
+    assert plant.get("valve") == 10.0
+    assert all("valve" not in said for said in busy.taken)
+    driver.write(30.0)  # whoever wants it again gets it again
+    opcua.until(lambda: plant.get("valve") == 30.0 and plant.get("request") is True)
+
+
+def test_a_release_that_is_refused_is_tried_again_and_told(plant, opcua, drive) -> None:
+    driver = drive(plant.endpoint, control(opcua)).up()
+    driver.write(10.0)
+    opcua.until(lambda: plant.get("request") is True)
+    busy = Busy(plant, "request", times=3)
+    driver.link.release()
+    opcua.until(lambda: plant.get("request") is False)
+    assert busy.hits == 3
+    assert plant.get("source") == Source.HANDS_OFF
+    opcua.until(lambda: driver.saw(ReasonCode.WRITE_FAILED))
+    assert "handed back" in driver.fault(ReasonCode.WRITE_FAILED).text
+
+
+def test_the_end_waits_until_a_busy_plant_knows_that_it_is_handed_back(plant, opcua, drive) -> None:
+    driver = drive(plant.endpoint, control(opcua)).up()
+    driver.write(10.0)
+    opcua.until(lambda: plant.get("request") is True)
+
+    reading = asyncio.Event()
+
+    async def slowly(event) -> None:
+        del event
+        reading.set()
+        await asyncio.sleep(0.7)
+
+    plant.before("PreRead", slowly)
+    opcua.until(reading.is_set)
+    driver.link.close()
+    assert plant.get("request") is False
+
+
+def test_a_plant_that_was_away_is_told_first_of_all_that_it_is_handed_back(opcua, drive) -> None:
+    server = opcua.server()
+    proxy = opcua.proxy(server)
+    driver = drive(proxy.endpoint, control(opcua)).up()
+    driver.write(10.0)
+    opcua.until(lambda: server.get("request") is True)
+    proxy.holds = True
+    opcua.until(lambda: driver.read().link is not LinkState.UP)
+    driver.link.release()
+    assert server.get("request") is True, "nothing gets through"
+    proxy.cut()
+    proxy.holds = False
+    opcua.until(lambda: server.get("request") is False)
+    assert server.get("source") == Source.HANDS_OFF
+    assert driver.up().write(20.0).written
+    opcua.until(lambda: server.get("request") is True and server.get("valve") == 20.0)
+
+
+def test_an_end_without_a_plant_says_that_it_could_not_be_told(opcua, drive, caplog) -> None:
+    proxy = opcua.proxy(opcua.server())
+    driver = drive(proxy.endpoint, control(opcua)).up()
+    driver.write(10.0)
+    opcua.until(lambda: driver.read().applied[0] == 10.0)
+    proxy.holds = True
+    opcua.until(lambda: driver.read().link is not LinkState.UP)
+    driver.link.close()
+    assert "could not be told that it is handed back" in caplog.text
 
 
 def test_a_command_that_is_not_answered_in_time_is_told(opcua, drive) -> None:
