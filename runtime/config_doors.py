@@ -11,7 +11,7 @@ from steadyhand.runtime.config_fields import (
     HostName,
     Section,
     SignalName,
-    only_the_word,
+    insecure,
     refuse,
 )
 
@@ -118,19 +118,7 @@ class Scada(Section):
                 f"listen={self.listen!r} can be reached from outside: use 127.0.0.1, or set "
                 "allow_remote",
             )
-        if self.insecure_no_encryption is not None:
-            only_the_word(
-                INSECURE_WORD,
-                self.insecure_no_encryption,
-                "CFG_SECURITY",
-                "insecure_no_encryption=",
-            )
-            if self.users_file:
-                raise refuse(
-                    "CFG_SECURITY",
-                    "a password over an unencrypted channel could be read by anyone; "
-                    "remove users_file or insecure_no_encryption",
-                )
+        if insecure(self.insecure_no_encryption, self.users_file and "users_file"):
             return self
         needed = ("certificate", "private_key", "trusted", "users_file")
         missing = [key for key in needed if getattr(self, key) is None]

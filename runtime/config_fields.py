@@ -6,6 +6,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from pydantic_core import PydanticCustomError
 
 from steadyhand.adapters.input_file import CREDENTIALS
+from steadyhand.adapters.opcua.settings import INSECURE_WORD
 from steadyhand.runtime.quantity import quantity
 
 Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]{0,62}$")]
@@ -81,3 +82,25 @@ def only_the_word(
     """
     if given not in (None, word):
         raise refuse(code, f"{key}{given!r}: only the word {word} is understood; better: {better}")
+
+
+def insecure(word: str | None, passwords: str | None) -> bool:
+    """Is encryption given up?
+
+    Args:
+        word: what stands under insecure_no_encryption.
+        passwords: key of a file of passwords, where it is set.
+
+    Raises:
+        PydanticCustomError: by another word, or with passwords.
+    """
+    if word is None:
+        return False
+    only_the_word(INSECURE_WORD, word, "CFG_SECURITY", "insecure_no_encryption=")
+    if passwords:
+        raise refuse(
+            "CFG_SECURITY",
+            "a password that is not encrypted could be read by anyone; "
+            f"remove {passwords} or insecure_no_encryption",
+        )
+    return True

@@ -14,7 +14,7 @@ from steadyhand.runtime.config_fields import (
     Request,
     Section,
     SignalName,
-    only_the_word,
+    insecure,
     refuse,
 )
 
@@ -169,19 +169,7 @@ class Security(Section):
 
     @model_validator(mode="after")
     def _complete(self) -> "Security":
-        if self.insecure_no_encryption is not None:
-            only_the_word(
-                INSECURE_WORD,
-                self.insecure_no_encryption,
-                "CFG_SECURITY",
-                "insecure_no_encryption=",
-            )
-            if self.password_file:
-                raise refuse(
-                    "CFG_SECURITY",
-                    "a password over an unencrypted link could be read by anyone; "
-                    "remove password_file or insecure_no_encryption",
-                )
+        if insecure(self.insecure_no_encryption, self.password_file and "password_file"):
             return self
         missing = [key for key in ("certificate", "private_key") if getattr(self, key) is None]
         if not self.trusted:

@@ -66,7 +66,7 @@ class Moment(_Record):
     def since(self, earlier: "Moment") -> float:
         """Seconds from `earlier` to this; by the wall clock only over a reboot, never below 0."""
         if self.boot_id and self.boot_id == earlier.boot_id:
-            return self.boot_s - earlier.boot_s
+            return max(0.0, self.boot_s - earlier.boot_s)
         return max(0.0, self.wall_s - earlier.wall_s)
 
 

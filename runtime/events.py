@@ -421,8 +421,8 @@ _ROWS: Mapping[ReasonCode, _Row] = {
         _POLICY,
         _ALARM,
         0,
-        "the journal is losing records",
-        "free space on the journal's disk",
+        "the journal, or what has to outlive a restart, does not get to disk",
+        "free space on the journal's disk; it is tried again",
     ),
     ReasonCode.AUDIT_REQUIRED: (
         _FALLBACK,

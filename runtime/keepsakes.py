@@ -49,6 +49,11 @@ class Keepsakes:
         """What a person has to read once; it holds nothing back, and goes by acknowledgement."""
         return tuple(self._notes.values())
 
+    def faults(self) -> Iterator[Fault]:
+        """What is wrong now with keeping it."""
+        if self._keeper.fault:
+            yield Fault(ReasonCode.AUDIT_DEGRADED, "kept", text=self._keeper.fault)
+
     def resume(self, give: Give, alarms: Alarms) -> Iterator[str]:
         """Put back what was in force, before the first tick; what there is to tell, in words.
 

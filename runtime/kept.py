@@ -26,6 +26,8 @@ from steadyhand.runtime.modes import Mode
 from steadyhand.runtime.overrides import Override
 
 KEPT_FILE = "kept.json"
+RETRY_S = 5.0
+"""Between two attempts on a disk that takes nothing."""
 _MAX_BYTES = 2**18
 
 
@@ -201,7 +203,7 @@ class Keeper:
     """Keeps the newest state without making anybody wait for the disk.
 
     However quickly changes follow each other, and however slow the disk: what stands in the file in
-    the end is the last one.
+    the end is the last one. A disk that takes nothing is asked again until it does.
     """
 
     def __init__(self, path: Path, failed: Callable[[str], None], first: Kept) -> None:
@@ -209,9 +211,12 @@ class Keeper:
 
         Args:
             path: the file.
-            failed: is told when a state could not be kept; called in a thread of ours.
+            failed: is told once, until one is kept again, that a state could not be; called in a
+                thread of ours.
             first: what it holds now.
         """
+        self.fault = ""
+        """Why the newest state is not on disk; empty: it is, or is being written."""
         self._path = path
         self._failed = failed
         self._lock = threading.Lock()
@@ -219,6 +224,7 @@ class Keeper:
         self._waiting: tuple[Kept, float, Moment] | None = None
         """What is not on disk yet."""
         self._writer: threading.Thread | None = None
+        self._closing = threading.Event()
 
     def keep(self, kept: Kept, now_s: float) -> None:
         """Have `kept`, of plant time `now_s`, written soon, if it is new; returns at once."""
@@ -232,13 +238,15 @@ class Keeper:
                 self._writer.start()
 
     def close(self, timeout_s: float = 2.0) -> None:
-        """Wait for the last state to be on disk."""
+        """Wait for the last state to be on disk; where that fails, it is tried once more."""
+        self._closing.set()
         writer = self._writer
         if writer is not None:
             writer.join(timeout_s)
 
     def _write(self) -> None:
         while True:
+            last_try = self._closing.is_set()
             with self._lock:
                 waiting, self._waiting = self._waiting, None
                 if waiting is None:
@@ -247,7 +255,20 @@ class Keeper:
             try:
                 save_kept(self._path, *waiting)
             except OSError as error:
-                self._failed(
-                    f"{self._path.name}: what people did is not kept across a restart: "
-                    f"{error.strerror}"
-                )
+                self._not_kept(error)
+                with self._lock:
+                    self._waiting = self._waiting or waiting
+                    if last_try:
+                        self._writer = None
+                        return
+                self._closing.wait(RETRY_S)
+            else:
+                self.fault = ""
+
+    def _not_kept(self, error: OSError) -> None:
+        told = bool(self.fault)
+        self.fault = (
+            f"{self._path.name}: what people did is not kept across a restart: {error.strerror}"
+        )
+        if not told:
+            self._failed(self.fault)

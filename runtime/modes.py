@@ -267,10 +267,16 @@ class ModeMachine:
     def restore_latch(
         self, code: ReasonCode, signal: str, value: float | None, limit: float | None, text: str
     ) -> None:
-        """What waited for a person before a restart waits on."""
+        """What waited for a person before a restart waits on, with the most that it may hold back.
+
+        The situation it came in is not known any more: some codes wait only where the safe
+        set-point itself may not have arrived.
+        """
         number, bound = (nan if given is None else given for given in (value, limit))
         fault = Fault(code, signal, number, bound, text)
-        self._latch(fault, EFFECTS[code, Situation.DRIVING])
+        effects = [EFFECTS[code, situation] for situation in Situation]
+        latching = [effect for effect in effects if effect.latch_after > 0]
+        self._latch(fault, max(latching or effects, key=lambda effect: effect.demand))
 
     def clear_override(self, output: str, actor: str) -> None:
         """Give one output back.

@@ -350,6 +350,8 @@ class Service:
         if audit is not None:
             yield audit
         yield from reminders(self.modes, self.go_live, self.serving.bundle)
+        yield from self.keepsakes.faults()
+        yield from self.serving.faults()
         yield from self.keepsakes.notes
 
     def _between(self) -> None:

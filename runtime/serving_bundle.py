@@ -7,6 +7,8 @@
 A bundle that has answered in service is noted: from then on no older one is taken unasked.
 """
 
+import time
+from collections.abc import Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
@@ -18,6 +20,7 @@ from steadyhand.controllers.errors import (
     RequestError,
     SteadyhandError,
 )
+from steadyhand.controllers.frames import Fault
 from steadyhand.controllers.reasons import ReasonCode
 from steadyhand.runtime.admission import trusted_keys
 from steadyhand.runtime.announcer import Announcer
@@ -28,6 +31,7 @@ from steadyhand.runtime.crash_loop import CrashLoop
 from steadyhand.runtime.go_live import Basis, GoLive, record_name
 from steadyhand.runtime.guard import Guarded
 from steadyhand.runtime.health import printable
+from steadyhand.runtime.kept import RETRY_S
 from steadyhand.runtime.modes import Mode
 from steadyhand.runtime.notices import LENGTH
 from steadyhand.runtime.priority import Priority
@@ -79,6 +83,8 @@ class ServingBundle:
         self._keys = trusted_keys(loaded)
         """May sign bundles until the stop; what is put there later counts from the next start."""
         self._unproven = first.bundle
+        self._not_installed = ""
+        """Why it is not known on disk that this bundle serves; empty: it is, or will be."""
         self._swap: Swap | None = None
 
     # -- what serves -------------------------------------------------------------------------------
@@ -126,13 +132,26 @@ class ServingBundle:
             # the disk may be slow, and the loop does not wait for it
             Guarded(partial(self._keep, bundle), "installed").start()
 
+    def faults(self) -> Iterator[Fault]:
+        """What is wrong now with what the next start has to know."""
+        if self._not_installed:
+            yield Fault(ReasonCode.AUDIT_DEGRADED, "bundle", text=self._not_installed)
+
     def _keep(self, bundle: Bundle) -> None:
-        try:
-            installed_state(self._loaded).record(
-                bundle.manifest, bundle.manifest_sha256, datetime.now(UTC), bundle.content
-            )
-        except (BundleError, OSError) as error:
-            self._recorder.event({"event": "BundleState", "text": str(error)})
+        """Until it is on disk, or another bundle serves: a start would take an older one."""
+        while bundle is self.bundle:
+            try:
+                installed_state(self._loaded).record(
+                    bundle.manifest, bundle.manifest_sha256, datetime.now(UTC), bundle.content
+                )
+            except (BundleError, OSError) as error:
+                if not self._not_installed:
+                    self._recorder.event({"event": "BundleState", "text": str(error)})
+                self._not_installed = str(error)
+                time.sleep(RETRY_S)
+            else:
+                break
+        self._not_installed = ""
 
     def tell_process(self) -> None:
         """Record what happened to the policy's process."""

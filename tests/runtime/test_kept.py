@@ -1,9 +1,11 @@
 """What people did, across restarts, and when many change it at once."""
 
+import errno
 import os
 import subprocess
 import sys
 import threading
+import time
 from dataclasses import replace
 from math import isnan, nan
 
@@ -201,6 +203,34 @@ def test_what_has_not_changed_is_not_written(tmp_path):
     keeper.keep(Kept(Mode.FULL, (HELD,), (LATCHED,), (SHELVED,), (NOTE,)), 1.0)
     keeper.close()
     assert not path.exists()
+
+
+def test_a_disk_that_took_nothing_is_asked_until_it_does(tmp_path, monkeypatch):
+    """A cleared override that stands in the file would come back after a restart."""
+    path, told, tries = tmp_path / "kept.json", [], []
+    save_kept(path, FULL, 0.0, Moment.now())
+
+    def full_disk(*words):
+        tries.append(words)
+        if len(tries) <= 3:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        save_kept(*words)
+
+    monkeypatch.setattr(module, "save_kept", full_disk)
+    monkeypatch.setattr(module, "RETRY_S", 0.05)
+    keeper = Keeper(path, told.append, FULL)
+    keeper.keep(Kept(Mode.OFF), 1.0)
+    end_s = time.monotonic() + 20.0
+    while not keeper.fault and time.monotonic() < end_s:
+        time.sleep(0.001)
+    assert "No space left" in keeper.fault, "an alarm stands meanwhile"
+    while keeper.fault and time.monotonic() < end_s:
+        keeper.keep(Kept(Mode.OFF), 2.0)  # as after each tick: nothing new
+        time.sleep(0.001)
+    assert (len(tries), len(told), keeper.fault) == (4, 1, "")
+    kept = load_kept(path, 1.0).kept
+    assert (kept.asked, kept.overrides, kept.latches) == (Mode.OFF, (), ())
+    keeper.close()
 
 
 def test_a_state_that_cannot_be_kept_is_told_and_the_next_one_is_tried(tmp_path):

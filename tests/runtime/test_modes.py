@@ -693,3 +693,21 @@ def test_every_override_is_named_with_its_value_and_reason():
     _, fault = bench.machine.why(unchanged=False)
     assert (fault.code, fault.signal, fault.value) == (ReasonCode.OVERRIDE, "pump", -2.0)
     assert fault.text == "bearing is hot"
+
+
+@pytest.mark.parametrize("situation", Situation)
+@pytest.mark.parametrize("code", ReasonCode)
+def test_a_latch_holds_back_no_less_after_a_restart(code, situation):
+    before = EFFECTS[code, situation]
+    machine = ModeMachine(AT_ONCE, OUTPUTS)
+    machine.restore_latch(code, "", None, None, "from the run before")
+    assert machine.latches[code].effect.demand >= (before.demand if before.latch_after else 0)
+
+
+def test_hands_off_until_acknowledged_is_that_after_a_restart_too():
+    """The safe set-point itself may not have arrived: it is not written again unasked."""
+    bench = Bench()
+    bench.machine.restore_latch(ReasonCode.WRITE_FAILED, "valve", None, None, "before")
+    assert set(bench.ticks(20)) == {Source.HANDS_OFF}
+    bench.machine.acknowledge("anna")
+    assert bench.ticks(3)[-1] is not Source.HANDS_OFF
