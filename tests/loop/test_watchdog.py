@@ -48,7 +48,7 @@ service.link._worker._stopping = True
 """,
     # it turns, and commands get lost in it: neither confirmed nor refused
     "commands get lost": """
-async def write(self, command):
+async def write(self, *given):
     await asyncio.Event().wait()
 Plant.write = write
 """,
