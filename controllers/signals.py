@@ -11,6 +11,9 @@ from numpy.typing import NDArray
 from steadyhand.controllers.errors import SignalError
 
 Vector = NDArray[np.float64]
+ROUNDING = 4.0 * float(np.finfo(np.float64).eps)
+"""Relative error that a few operations on decimal numbers leave: 0.3 is three steps of 0.1, though
+3 * 0.1 > 0.3."""
 
 
 @dataclass(frozen=True, slots=True)

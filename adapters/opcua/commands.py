@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from steadyhand.adapters.opcua.tags import TagMap
-from steadyhand.adapters.opcua.wire import WireType, round_inside
+from steadyhand.adapters.opcua.wire import WireType, in_wire_units, round_inside
 from steadyhand.controllers.frames import Fault, Source
 from steadyhand.controllers.reasons import ReasonCode
 from steadyhand.controllers.signals import Vector
@@ -65,9 +65,10 @@ class Encoder:
         self._low, self._high = signals.low, signals.high
         self._slack = OUTSIDE_SHARE * (signals.high - signals.low)
         self._scale = tuple(tag.scale for tag in tags.outputs)
-        pairs = list(zip(signals.low, signals.high, self._scale, strict=True))
-        self._wire_low = tuple(_in_steps(float(low), scale) for low, _, scale in pairs)
-        self._wire_high = tuple(_in_steps(float(high), scale) for _, high, scale in pairs)
+        self._wire_low, self._wire_high = (
+            tuple(map(in_wire_units, ends.tolist(), self._scale))
+            for ends in (signals.low, signals.high)
+        )
 
     def fault(self, action: Vector) -> Fault | None:
         """Why `action` (n_u,) must not go out: the last question before the wire."""
@@ -94,10 +95,4 @@ class Encoder:
                 action, self._scale, kinds, self._wire_low, self._wire_high, strict=True
             )
         )
-        return wire, np.array(wire) * self._scale
-
-
-def _in_steps(limit: float, scale: float) -> float:
-    """A limit in wire units; a limit that is a whole number of them is exactly that number."""
-    near = float(round(limit / scale))
-    return near if near * scale == limit else limit / scale
+        return wire, np.clip(np.array(wire) * self._scale, self._low, self._high)

@@ -13,6 +13,7 @@ from steadyhand.adapters.opcua.wire import (
     WIRE_TYPES,
     WireType,
     holds_some_value,
+    in_wire_units,
     status_name,
 )
 from steadyhand.controllers.errors import LinkError
@@ -52,7 +53,7 @@ def uses_of(tags: TagMap) -> list[Use]:
         for signal, tag in zip(tags.observation_signals, tags.observations, strict=True)
     ]
     for signal, output in zip(tags.output_signals, tags.outputs, strict=True):
-        low, high = signal.low / output.scale, signal.high / output.scale
+        low, high = (in_wire_units(end, output.scale) for end in (signal.low, signal.high))
         uses.append(Use(signal.name, output, writes=True, low=low, high=high))
         if output.feedback is not None:
             uses.append(Use(f"{signal.name} feedback", output.feedback))

@@ -12,7 +12,7 @@ import numpy as np
 from asyncua import ua
 from numpy.typing import NDArray
 
-from steadyhand.controllers.signals import Vector
+from steadyhand.controllers.signals import ROUNDING, Vector
 
 GOOD, UNCERTAIN, BAD = 0, 1, 2
 TICKS_PER_S = 10_000_000
@@ -91,6 +91,13 @@ def round_inside(value: float, kind: WireType, low: float, high: float) -> float
     elif single < low:
         single = float(np.nextafter(np.float32(single), np.float32(inf)))
     return single + 0.0
+
+
+def in_wire_units(limit: float, scale: float) -> float:
+    """A limit of an output in wire units; within `ROUNDING` of a whole number it is that number."""
+    units = limit / scale
+    near = float(round(units))
+    return near if abs(near - units) <= ROUNDING * abs(units) else units
 
 
 def holds_some_value(kind: WireType, low: float, high: float) -> bool:

@@ -1,5 +1,8 @@
 """The last line before the wire: finite, box, rate; true of the number *as the wire stores it*.
 
+Whole numbers count in steps: a limit or ramp of n steps is n steps, whatever n times the step
+rounds to.
+
 Plain and independent of everything before it. The rate is measured from the command that the
 plant applies now, and the time since then is never believed below half or above twice a period.
 """
@@ -14,7 +17,7 @@ from numba import njit
 from steadyhand.controllers.errors import SafetyError
 from steadyhand.controllers.frames import Fault, Observation, Sent
 from steadyhand.controllers.reasons import ReasonCode
-from steadyhand.controllers.signals import Signal, SignalSet, Vector
+from steadyhand.controllers.signals import ROUNDING, Signal, SignalSet, Vector
 
 FLOAT32 = -1.0
 """What the wire stores, as one number per output: 0, any 64-bit float; this, a 32-bit one; above 0,
@@ -79,11 +82,14 @@ def settle_up(
     value: float,
     grid: float,
 ) -> float:
-    """Smallest number >= value that the wire stores."""
+    """Smallest number >= value that the wire stores, of whole steps but for `ROUNDING`."""
+    if grid == 0.0:
+        return value
     if grid < 0.0:
         return narrow_up(value)
-    near = settle(value, grid)
-    return near if near >= value else (np.rint(value / grid) + 1.0) * grid
+    steps = value / grid
+    near = np.rint(steps)
+    return (near if abs(near - steps) <= ROUNDING * abs(steps) else np.ceil(steps)) * grid
 
 
 @njit(cache=True)
@@ -91,11 +97,14 @@ def settle_down(
     value: float,
     grid: float,
 ) -> float:
-    """Largest number <= value that the wire stores."""
+    """Largest number <= value that the wire stores, of whole steps but for `ROUNDING`."""
+    if grid == 0.0:
+        return value
     if grid < 0.0:
         return narrow_down(value)
-    near = settle(value, grid)
-    return near if near <= value else (np.rint(value / grid) - 1.0) * grid
+    steps = value / grid
+    near = np.rint(steps)
+    return (near if abs(near - steps) <= ROUNDING * abs(steps) else np.floor(steps)) * grid
 
 
 @njit(cache=True)
@@ -117,13 +126,14 @@ def reachable(
         rate: (n,) largest |change| per second; may be inf.
         last: (n,) command that the plant applies now; NaN: unknown, the box alone counts.
         dt_s: clamped time step.
-        grid: (n,) what the wire stores (`FLOAT32`); the interval ends on such numbers.
+        grid: (n,) what the wire stores (`FLOAT32`); the interval ends on such numbers, or, where
+            the nearest one is beyond a bound by no more than `ROUNDING`, on the bound.
         lo: (n,) out.
         hi: (n,) out, never below `lo`.
     """
     for a in range(low.shape[0]):
-        bottom = settle_up(low[a], grid[a])
-        top = settle_down(high[a], grid[a])
+        bottom = max(settle_up(low[a], grid[a]), low[a])
+        top = min(settle_down(high[a], grid[a]), high[a])
         lo[a] = bottom
         hi[a] = top
         if np.isfinite(last[a]):
@@ -131,9 +141,14 @@ def reachable(
             step = rate[a] * dt_s
             down = anchor - step
             up = anchor + step
+            if grid[a] > 0.0:
+                # The difference is off by the rounding of what it is made of.
+                slack = ROUNDING * (abs(anchor) + step)
+                down -= slack
+                up += slack
             if grid[a] != 0.0:
                 # Where the ramp is finer than the wire: stay.
-                stay = settle(anchor, grid[a])
+                stay = min(max(settle(anchor, grid[a]), bottom), top)
                 down = min(settle_up(down, grid[a]), stay)
                 up = max(settle_down(up, grid[a]), stay)
             lo[a] = max(bottom, down)
@@ -163,7 +178,8 @@ def cut(low: Vector, high: Vector, grid: Vector, lo: Vector, hi: Vector) -> int:
         top = min(hi[a], settle_down(high[a], grid[a]))
         if bottom > top:
             # Beyond one end of what is reachable this is that end.
-            bottom = top = min(max(0.5 * (low[a] + high[a]), lo[a]), hi[a])
+            middle = settle(0.5 * (low[a] + high[a]), grid[a])
+            bottom = top = min(max(middle, lo[a]), hi[a])
             if missed < 0:
                 missed = a
         lo[a] = bottom
@@ -191,17 +207,18 @@ def confine(
     """Clip (n,) `wanted` into [lo, hi] and round it to what the wire stores, never -0.0.
 
     Returns:
-        Output that was clipped farthest, or -1 if none was.
+        Output that was clipped farthest, or -1 if none was; of whole steps, `ROUNDING` is nothing.
     """
     clipped = -1
     worst = 0.0
     for a in range(wanted.shape[0]):
         value = min(max(wanted[a], lo[a]), hi[a])
         excess = abs(wanted[a] - value)
-        if excess > worst:
+        forgiven = ROUNDING * abs(value) if grid[a] > 0.0 else 0.0
+        if excess > max(worst, forgiven):
             worst = excess
             clipped = a
-        out[a] = settle(value, grid[a]) + 0.0
+        out[a] = min(max(settle(value, grid[a]), lo[a]), hi[a]) + 0.0
     return clipped
 
 
@@ -386,7 +403,7 @@ def _check_whole(signal: Signal, kind: Wire, period_s: float) -> None:
             f"{step:g} do not fit the type ({kind.low:g} to {kind.high:g}): choose another wire "
             "type or scale"
         )
-    if signal.rate_per_s * period_s < step:
+    if signal.rate_per_s * period_s * (1.0 + ROUNDING) < step:
         raise SafetyError(
             f"limits of {name}: the ramp of {signal.rate_per_s * period_s:g} {signal.unit} a "
             f"period is finer than a step of {step:g}, so it could never move: a finer scale"

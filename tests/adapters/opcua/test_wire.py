@@ -1,6 +1,7 @@
 """What numbers become on the wire, and what replies are worth: right values, and mutants."""
 
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from math import ceil, floor, inf, isfinite, nan
 
 import numpy as np
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from steadyhand.adapters.opcua.commands import Encoder, Slot
 from steadyhand.adapters.opcua.freshness import FreshnessJudge, ServerClock
 from steadyhand.adapters.opcua.layout import learn
+from steadyhand.adapters.opcua.resolve import uses_of
 from steadyhand.adapters.opcua.tags import Freshness, OutputTag, TagMap, parse_address
 from steadyhand.adapters.opcua.wire import (
     TICKS_PER_S,
@@ -263,6 +265,28 @@ def test_no_action_leaves_that_is_not_finite_or_outside(action) -> None:
     assert all(isfinite(value) for value in wire)
     assert (sent >= TAGS.output_signals.low).all()
     assert (sent <= TAGS.output_signals.high).all()
+
+
+@pytest.mark.parametrize("step", ["0.1", "0.01", "0.3", "0.7", "1.1", "2.5"])
+def test_a_limit_of_whole_steps_is_written_as_that_number(step: str) -> None:
+    """In decimals, as a person writes it: 0.3 is three steps of 0.1, though 3 * 0.1 > 0.3."""
+    kind = WIRE_TYPES["Int16"]
+    for first, last in ((0, 3), (-3, 7), (-41, -6), (-32768, 32767)):
+        low, high = (float(Decimal(step) * end) for end in (first, last))
+        outputs = SignalSet((Signal("pump", "m3/h", low, high),))
+        tag = OutputTag(address=parse_address("i=1", "i"), wire_type="Int16", scale=float(step))
+        tags = TagMap(SignalSet(()), outputs, (), (tag,))
+        (use,) = (use for use in uses_of(tags) if use.writes and use.reads)
+        assert (use.low, use.high) == (first, last)
+        assert holds_some_value(kind, use.low, use.high)
+        limits = Limits(outputs, 1.0, (Whole(float(step), kind.low, kind.high),))
+        for wanted, number in ((low, first), (high, last), (first * float(step), first)):
+            certified, faults = limits.apply(np.array([wanted]), np.array([nan]), 1.0)
+            assert faults == ()
+            wire, sent = Encoder(tags).encode(certified, (kind,))
+            assert wire == (number,)
+            assert sent.tolist() == certified.tolist()
+            assert low <= sent[0] <= high
 
 
 @pytest.mark.parametrize("name", ["Boolean", "SByte", "Byte", "Int16", "UInt16", "Int32", "UInt32"])

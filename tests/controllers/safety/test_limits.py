@@ -3,6 +3,7 @@
 import struct
 from collections.abc import Callable
 from dataclasses import replace
+from decimal import Decimal
 from math import copysign, inf, isfinite, nan
 
 import numpy as np
@@ -12,7 +13,7 @@ from steadyhand.controllers.errors import SafetyError
 from steadyhand.controllers.reasons import ReasonCode
 from steadyhand.controllers.safety import limits as module
 from steadyhand.controllers.safety.limits import Limits, Whole, clamp_dt, take
-from steadyhand.controllers.signals import Signal, SignalSet
+from steadyhand.controllers.signals import ROUNDING, Signal, SignalSet
 
 NOWHERE = [nan]
 
@@ -403,12 +404,13 @@ class TestWholeNumbers:
     def test_settling_brackets_the_value_with_neighbours(self, step: float) -> None:
         for value in (0.0, 0.3, -0.7, 1.1, 41.6, -123.45, 6.999999999999999, 3 * step, -5 * step):
             above, below = module.settle_up(value, step), module.settle_down(value, step)
-            assert below <= value <= above
+            rounding = ROUNDING * abs(value)
+            assert below - rounding <= value <= above + rounding
             for stored in (above, below):
                 assert stored == round(stored / step) * step
             assert round(above / step) - round(below / step) == (0 if above == below else 1)
-            if value == round(value / step) * step:
-                assert above == below == value
+            if abs(value - round(value / step) * step) <= 0.5 * rounding:
+                assert above == below == round(value / step) * step
             near = module.settle(value, step)
             assert near in (above, below)
             assert abs(near - value) <= 0.5000001 * step
@@ -443,6 +445,68 @@ class TestWholeNumbers:
             assert abs(value - last) <= rate * (1.0 + 1e-12)
             near = min(max(wanted, low, last - rate), high, last + rate)
             assert abs(value - near) <= step * 1.0000001
+
+    @pytest.mark.parametrize("step", [1.0, 0.1, 0.01, 0.05, 0.3, 0.7, 1e-3, 1.1, 2.5])
+    @pytest.mark.parametrize("first", [-100, -7, -1, 0, 3, 41])
+    @pytest.mark.parametrize("steps_per_tick", [1, 3])
+    def test_limits_and_ramps_of_whole_steps_are_reached_whole(
+        self, step: float, first: int, steps_per_tick: int
+    ) -> None:
+        """Written as a person writes them, in decimals: n * 0.1 is not what 0.1 n times is."""
+
+        def decimal(steps: int) -> float:
+            return float(Decimal(str(step)) * steps)
+
+        last = first + 30
+        low, high, rate = decimal(first), decimal(last), decimal(steps_per_tick)
+        limits = Limits(pump(low, high, rate), 1.0, (Whole(step, first, last),))
+        for start, end, way in ((first, last, steps_per_tick), (last, first, -steps_per_tick)):
+            for applied in (lambda at: at * step, decimal, lambda at: (at * step / rate) * rate):
+                at = start
+                while at != end:
+                    out, faults = limits.apply(
+                        np.array([decimal(end)]), np.array([applied(at)]), 1.0
+                    )
+                    at += way
+                    assert out[0] == pytest.approx(at * step, rel=1e-14, abs=0.0)
+                    assert low <= out[0] <= high
+                    assert bool(faults) is (at != end)
+                rest, faults = limits.apply(np.array([decimal(end)]), np.array([applied(end)]), 1.0)
+                assert rest[0] == pytest.approx(decimal(end), rel=1e-14, abs=0.0)
+                assert faults == ()
+
+    def test_a_ramp_that_crosses_zero_takes_its_last_step(self) -> None:
+        """There, the difference of two numbers is all rounding."""
+        ramp = np.nextafter(0.1, 0.0)
+        limits = Limits(pump(-1.0, 1.0, ramp), 1.0, (Whole(0.1, -10, 10),))
+        for last, wanted in ((0.1, -1.0), (-0.1, 1.0), (3 * 0.1, 0.2), (-3 * 0.1, -0.2)):
+            out, _ = limits.apply(np.array([wanted]), np.array([last]), 1.0)
+            assert abs(out[0] - last) == pytest.approx(0.1)
+
+    def test_less_than_a_step_is_none_however_little_is_missing(self) -> None:
+        """Rounding is forgiven, a real difference is not."""
+        less = 0.1 * (1.0 - 1e-12)
+        limits = Limits(pump(0.0, 3.0 - 1e-12, 0.2 - 1e-13), 1.0, (Whole(0.1, 0, 99),))
+        out, faults = limits.apply(np.array([9.0]), np.array([2.8]), 1.0)
+        assert (out[0], len(faults)) == (29 * 0.1, 1)
+        out, _ = limits.apply(np.array([0.5]), np.array([0.0]), 1.0)
+        assert out[0] == 0.1
+        with pytest.raises(SafetyError, match="could never move"):
+            Limits(pump(0.0, 3.0, less), 1.0, (Whole(0.1, 0, 99),))
+
+    def test_bounds_of_this_moment_that_contradict_leave_a_whole_step(self) -> None:
+        lo, hi = np.array([0.0]), np.array([9.0])
+        grid = np.array([1.0])
+        assert module.cut(np.array([7.0]), np.array([0.6]), grid, lo, hi) == 0
+        assert lo.tolist() == hi.tolist() == [4.0]
+
+    @pytest.mark.parametrize("rate", [inf, 5.0])
+    def test_without_a_ramp_the_box_alone_counts(self, rate: float) -> None:
+        limits = Limits(pump(-0.3, 0.3, rate), 1.0, (Whole(0.1, -9, 9),))
+        for wanted, expected in ((9.0, 0.3), (-9.0, -0.3), (3 * 0.1, 0.3), (-3 * 0.1, -0.3)):
+            out, faults = limits.apply(np.array([wanted]), np.array([0.0]), 1.0)
+            assert out.tolist() == [expected]
+            assert bool(faults) is (abs(wanted) > 1.0)
 
     def test_the_step_is_the_quantum_of_the_rows(self) -> None:
         pair = SignalSet((*pump(), replace(next(iter(pump())), name="other")))
