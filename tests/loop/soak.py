@@ -45,6 +45,7 @@ from tests.support import results  # noqa: E402
 from tests.support.loop_rig import PERIOD_S, Bundles, Rig, until  # noqa: E402
 from tests.support.soak_figures import (  # noqa: E402
     ABOVE,
+    FILLED,
     RING_TICKS,
     SETTLE_MOST_S,
     SLOWER,
@@ -275,7 +276,7 @@ class Soak:
         seen, counts = self.samples, self.ticks.counts
         length_s = seen.time_s[-1] if seen.time_s else 0.0
         settle_s = settling_s(length_s, self.options.tick)
-        long_enough = settle_s >= min(RING_TICKS * self.options.tick, SETTLE_MOST_S)
+        long_enough = settle_s >= min(FILLED * RING_TICKS * self.options.tick, SETTLE_MOST_S)
         slopes = {
             name: slope_per_hour(seen.time_s, getattr(seen, name), settle_s)
             for name in ("rss_mb", "descriptors", "threads")

@@ -54,8 +54,8 @@ def test_too_few_samples_say_nothing():
 
 @pytest.mark.parametrize(
     ("length_s", "expected_s"),
-    # the ring of 1.1 * 4096 ticks of 0.2 s is full after 901 s; a quarter of a day is six hours
-    [(180.0, 108.0), (1800.0, 901.12), (7200.0, 1800.0), (86_400.0, 7200.0)],
+    # the ring of 512 ticks of 0.2 s is full after 102 s; a quarter of a day is six hours
+    [(180.0, 108.0), (240.0, 112.64), (1800.0, 450.0), (7200.0, 1800.0), (86_400.0, 7200.0)],
 )
 def test_what_does_not_count(length_s, expected_s):
     assert settling_s(length_s, 0.2) == pytest.approx(expected_s)

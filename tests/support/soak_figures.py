@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 from scipy.stats import t as student
 
-RING_TICKS = 1.1 * 4096
-"""The recorder's ring is memory that fills once."""
+RING_TICKS, RING_EVENTS = 512, 128
+"""The recorder's rings are memory that fills once: an eighth of what they hold in service."""
+FILLED = 1.1
 SETTLE_SHARE, SETTLE_LEAST_SHARE, SETTLE_MOST_S = 0.6, 0.25, 7200.0
 """Warming up does not count for slopes: until the ring is full, or 0.6 of a run too short for it,
 of which memory is told but not judged."""
@@ -31,7 +32,7 @@ ABOVE, BELOW, UNDECIDED = "above", "below", "undecided"
 
 def settling_s(length_s: float, tick_s: float) -> float:
     """What of a run does not count for slopes."""
-    wanted_s = max(SETTLE_LEAST_SHARE * length_s, RING_TICKS * tick_s)
+    wanted_s = max(SETTLE_LEAST_SHARE * length_s, FILLED * RING_TICKS * tick_s)
     return min(wanted_s, SETTLE_SHARE * length_s, SETTLE_MOST_S)
 
 

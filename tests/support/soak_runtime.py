@@ -2,19 +2,22 @@
 
     python -m tests.support.soak_runtime CONFIG CHANNEL_S ROTATE_S KEEP_BYTES RENEWALS
 
-Everything is the real runtime but four numbers that no configuration holds: the secure channel is
+Everything is the real runtime but some numbers that no configuration holds: the secure channel is
 renewed every CHANNEL_S seconds, the journal begins a new segment every ROTATE_S seconds and keeps
-KEEP_BYTES, and the third loss of the link within 50 s is flapping, not within a minute, so that it
-can be cut every 30 s. A byte is added to the file RENEWALS for every renewal that the server
-granted.
+KEEP_BYTES, the third loss of the link within 50 s is flapping, not within a minute, so that it can
+be cut every 30 s, and memory for records that wait for a disk holds an eighth, so that it is full
+within minutes and no longer grows. A byte is added to the file RENEWALS for every renewal that the
+server granted.
 """
 
 import dataclasses
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from steadyhand.runtime.run import run
+from tests.support.soak_figures import RING_EVENTS, RING_TICKS
 
 FLAP_S = 50.0
 RENEWED_AFTER = 0.75
@@ -27,7 +30,7 @@ def main() -> None:
     # only now: `run` makes the policy's process before anything else is imported, but not here
     from asyncua import Client
 
-    from steadyhand.runtime import assemble, exits
+    from steadyhand.runtime import assemble, exits, service
 
     settings, limits = assemble.opcua_settings, assemble.journal_limits
     assemble.opcua_settings = lambda *words: dataclasses.replace(
@@ -36,6 +39,7 @@ def main() -> None:
     assemble.journal_limits = lambda *words: dataclasses.replace(
         limits(*words), segment_age_s=rotate_s, keep_bytes=keep_bytes
     )
+    service.Recorder = partial(service.Recorder, ticks=RING_TICKS, events=RING_EVENTS)
     as_made = Client.open_secure_channel
 
     async def open_secure_channel(client: Any, renew: bool = False) -> None:
