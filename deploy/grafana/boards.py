@@ -618,8 +618,20 @@ def engineering() -> Board:
             "policy": one("steadyhand_policy_resident_memory_bytes"),
         },
         "bytes",
-        8,
+        6,
         7,
+        runbook="SteadyhandMemoryGrows",
+    )
+    board.add(
+        trend(),
+        "Memory's growth",
+        "Of the runtime, in four hours. Around zero is good; above 8 MiB three times in a row is "
+        "an alarm.",
+        {"growth": one("instance:steadyhand_resident_memory_bytes:growth_4h")},
+        "bytes",
+        6,
+        7,
+        runbook="SteadyhandMemoryGrows",
     )
     board.add(
         trend(),
@@ -627,7 +639,7 @@ def engineering() -> Board:
         "Cores in use by the runtime.",
         {"cores": f"rate({one('process_cpu_seconds_total')}[$__rate_interval])"},
         "suffix: cores",
-        8,
+        6,
         7,
         runbook="SteadyhandOverruns",
     )
@@ -641,7 +653,7 @@ def engineering() -> Board:
             "threads": one("process_threads"),
         },
         "short",
-        8,
+        6,
         7,
         runbook="SteadyhandFilesExhausted",
     )

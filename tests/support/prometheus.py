@@ -31,6 +31,10 @@ QUICK = (
     (re.compile(r"(changes\([^)\[]*)\[1h\]"), rf"\1[{STARTS_S}s]"),
     (re.compile(r"\[\d+[mhd]\]"), f"[{WINDOW_S}s]"),
     (re.compile(r"(steadyhand_period_seconds) \+ 10\b"), r"\1 + 1"),
+    # windows of four hours, one after the other; the growth in each; when the first may begin
+    (re.compile(r"\boffset (\d+)h\b"), lambda found: f"offset {int(found[1]) * WINDOW_S // 4}s"),
+    (re.compile(r"(deriv\([^)]+\)) \* 4 \* 3600"), rf"\1 * {WINDOW_S}"),
+    (re.compile(r"> 13 \* 3600\b"), f"> {13 * WINDOW_S // 4}"),
     # as far ahead of its window as three days are of six hours
     (re.compile(r"(predict_linear\([^,]+), 3 \* 86400\)"), rf"\1, {12 * WINDOW_S})"),
 )

@@ -14,9 +14,12 @@ from pathlib import Path
 from steadyhand.adapters.sim.faults import FaultKind
 from steadyhand.controllers.errors import RequestError
 from tests.support.loop_rig import OUTPUT, until
+from tests.support.memory import Growth
+from tests.support.prometheus import WINDOW_S
 from tests.support.watched_site import PATIENCE_S, Site
 
-STARTED = "process_start_time_seconds"
+TOLD_GROWTH_BYTES = 8 * 2**20
+"""In one window of SteadyhandMemoryGrows."""
 
 
 @dataclass(frozen=True)
@@ -109,6 +112,17 @@ def more_descriptors(site: Site) -> None:
     site.limit(resource.RLIMIT_NOFILE, resource.prlimit(site.pid, resource.RLIMIT_NOFILE)[1])
 
 
+def leak(site: Site) -> None:
+    """A quarter more than is told."""
+    site.growth = Growth(site.pid, 1.25 * TOLD_GROWTH_BYTES / WINDOW_S)
+
+
+def leak_no_more(site: Site) -> None:
+    """What was taken is kept; no more is taken."""
+    assert site.growth is not None
+    site.growth.close()
+
+
 def charge_for_ever(site: Site) -> None:
     """The valve stays where it charges: sooner or later the tank is full."""
     override(site, -300.0)
@@ -185,6 +199,7 @@ def lose_records(site: Site) -> None:
 
 SCENES: dict[str, tuple[Trouble, ...]] = {
     "machine": (
+        Trouble(("MemoryGrows",), leak, leak_no_more),
         Trouble(("JournalDegraded",), full_disk, space_again),
         Trouble(("FilesExhausted",), few_descriptors, more_descriptors),
         Trouble(("Refusals",), knock, nothing),

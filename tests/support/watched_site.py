@@ -14,6 +14,7 @@ from typing import Any
 from steadyhand.adapters.sim.faults import FaultKind, SignalFault
 from steadyhand.controllers.errors import RequestError
 from tests.support.loop_rig import SHIPPED, Rig, until
+from tests.support.memory import Growth
 from tests.support.prometheus import Monitoring, free_port
 
 TIME_SCALE = 3000.0
@@ -27,6 +28,8 @@ class Site:
     rig: Rig
     monitoring: Monitoring
     port: int
+    growth: Growth | None = None
+    """Of the runtime's memory, while there is one."""
     disk: Path | None = None
     """A small disk of the journal's own, where there is one."""
 

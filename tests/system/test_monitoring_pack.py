@@ -164,9 +164,9 @@ def test_every_alarm_says_who_what_and_where_to_read_on():
 
 
 def test_alarms_are_few_and_most_of_them_can_wait():
-    """32 causes; what is critical from the first moment on wants somebody at any hour."""
+    """33 causes; what is critical from the first moment on wants somebody at any hour."""
     severities = Counter(r["labels"]["severity"] for r in ALERTS if r["alert"] not in PAPERS)
-    assert len(NAMES) <= 32
+    assert len(NAMES) <= 33
     assert severities["critical"] <= 5
 
 
