@@ -101,7 +101,10 @@ ELSEWHERE = {
         f"{_LOOP}/test_no_plant.py::test_whoever_started_it_reads_why_there_is_no_plant",
         "tests/system/test_systemd.py::test_it_waits_for_its_plant_and_is_ready_when_it_sees_it",
     ),
-    "G10": "tests/runtime/test_crash_loop.py::test_how_the_run_before_ended",
+    "G10": (
+        "tests/runtime/test_crash_loop.py::test_how_the_run_before_ended",
+        "tests/system/test_systemd.py::test_a_kill_for_want_of_memory_is_told_as_such_and_counted",
+    ),
     "G12": "tests/runtime/test_health.py::test_nobody_listens_is_fine",
     "G13": f"{_RECORD}/test_journal.py::test_nowhere_to_write_is_a_refusal_to_start",
     "G14": "tests/runtime/test_tested_versions.py"

@@ -12,6 +12,7 @@ import sys
 import tempfile
 import tomllib
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -25,8 +26,14 @@ from steadyhand.controllers.reasons import ReasonCode
 from steadyhand.runtime.events import EFFECTS
 from steadyhand.runtime.go_live import REMEDY
 from steadyhand.runtime.reader import JournalReader
-from tests.support.container import CannotBootError, Container, reason_not_to
+from tests.support.container import (
+    CannotBootError,
+    CannotLimitError,
+    Container,
+    reason_not_to,
+)
 from tests.support.loop_rig import OUTPUT, until
+from tests.support.memory import touch
 
 pytestmark = pytest.mark.timeout(300)
 REPOSITORY = Path(__file__).parents[2]
@@ -41,6 +48,7 @@ DOCS = "/opt/steadyhand/share/doc"
 SCALE = 2250.0
 PERIOD_S = 900.0 / SCALE
 EXPOSURE_LIMIT = 2.5
+MIB = 2**20
 
 
 def wheels() -> Path:
@@ -514,6 +522,53 @@ def test_a_stop_hands_the_plant_back_and_writes_nothing_more(site):
     notes = json.loads(site.box.run("cat", f"{STATE}/crash_loop.json").stdout)
     assert (notes["running"], notes["crashes"]) == (None, [])
     assert [name for name, _, _ in site.events("Stop")]
+
+
+def test_a_kill_for_want_of_memory_is_told_as_such_and_counted(site):
+    """The kernel ends the runtime; the manager alone would call it a signal like any other."""
+    box = site.box
+    box.run("systemctl", "start", UNIT)
+    site.wait_driven(Source.POLICY)
+    pid = site.unit("MainPID")
+    notes = json.loads(box.run("cat", f"{STATE}/crash_loop.json").stdout)
+    ours, told = box.outside(int(pid)), len(site.events("Restart"))
+    group = group_of(site)
+    try:
+        with box.little_memory(UNIT, 8 * MIB):
+            with suppress(OSError):  # it dies of it
+                touch(ours, 64 * MIB)
+            until(lambda: site.restarted(pid), what="a restart", instead=site.story)
+    except CannotLimitError as error:
+        box.run("systemctl", "stop", UNIT)
+        pytest.skip(str(error))
+    until(lambda: len(site.events("Restart")) > told, what="how it ended", instead=site.story)
+    how = "oom-kill, signal KILL"
+    assert site.events("Restart")[told:] == [
+        ("Restart", ReasonCode.OOM_PREV, f"the run before ended: {how}")
+    ]
+    until(lambda: "OOM_PREV" in codes(site), what="its alarm", instead=site.story)
+    # one crash of this bundle, which is given another try
+    counted = json.loads(box.run("cat", f"{STATE}/crash_loop.json").stdout)
+    (crash,) = counted["crashes"][len(notes["crashes"]) :]
+    assert (crash["policy"], crash["how"]) == (notes["running"], how)
+    assert (counted["latched"], counted["running"]) == ([], notes["running"])
+    site.wait_driven(Source.POLICY)
+    # each start has a group of its own: somebody else's kill is not told as this one later
+    assert group_of(site) != group
+    box.run("systemctl", "stop", UNIT)
+
+
+def group_of(site: Site) -> str:
+    """The identity of the service's control group."""
+    place = site.unit("ControlGroup")
+    folders = f"/sys/fs/cgroup{place} /sys/fs/cgroup/unified{place}"
+    (number,) = site.box.sh(f"stat -c %i {folders} 2>/dev/null", check=False).split()
+    return number
+
+
+def codes(site: Site) -> set[str]:
+    """Of the alarms on the operators' list."""
+    return {alarm["code"] for alarm in site.status().get("alarms", ())}
 
 
 def test_secrets_encrypted_at_rest_serve_as_well(site):
