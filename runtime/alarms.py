@@ -1,8 +1,18 @@
 """What is wrong now, for people: one alarm per reason code, with its first cause and since when.
 
+    normal ──► there, unacknowledged ──► gone, unacknowledged ──► normal      (ISA-18.2: A B D)
+                 └─ a person ─► there, acknowledged ─► normal                 (C)
+
+What is worth an alarm wants a person's answer: it does not go before somebody has seen it, even
+where its cause is gone. A warning wants none and goes with its cause: few alarms, each with
+something to do, keep a list read (EEMUA 191). What comes again meanwhile is the same line, so that
+there are never more of them than codes. A latch waits for its acknowledgement whatever its
+severity, and that is more: it clears the latch, and is refused while the cause is there.
+
 Shelving says "seen, not now": the alarm moves out of the way until its time is over, for a reason,
-in somebody's name. It changes nothing else. The reaction of the mode machine, the journal and the
-metrics do not know that it exists.
+in somebody's name. What ends meanwhile waits for nobody; what is there afterwards wants its answer
+anew. It changes nothing else. The reaction of the mode machine, the journal and the metrics do not
+know that it exists.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -15,6 +25,8 @@ from steadyhand.controllers.frames import Fault
 from steadyhand.controllers.reasons import ReasonCode
 from steadyhand.runtime.events import EFFECTS, Severity, Situation, describe
 
+WANTS_ANSWER = Severity.ALARM
+"""From here on a person acknowledges an alarm before it goes."""
 MAX_SHELF_S = 86_400.0
 """Longest shelving, plant seconds: beyond a day an alarm is not late but wrong."""
 
@@ -41,12 +53,16 @@ class Alarm:
     """What to do."""
     since_s: float
     """Plant time when it came."""
+    cause: Fault
+    """What it came with."""
     signals: tuple[str, ...] = ()
     """Every signal that has it now."""
     active: bool = True
     """Is the cause there now? If not, it waits for its acknowledgement."""
     latched: bool = False
-    """Does it stay until it is acknowledged?"""
+    """Does it hold something back until it is acknowledged?"""
+    unacknowledged: bool = False
+    """Does it want a person's answer before it goes?"""
 
 
 class Alarms:
@@ -54,6 +70,7 @@ class Alarms:
 
     def __init__(self) -> None:
         self._alarms: dict[ReasonCode, Alarm] = {}
+        self._starting = False
         self._shelves: dict[ReasonCode, Shelf] = {}
 
     def __iter__(self) -> Iterator[Alarm]:
@@ -65,6 +82,15 @@ class Alarms:
         """Everything that is shelved, also while it is not there."""
         return tuple(self._shelves.values())
 
+    @property
+    def waiting(self) -> tuple[Fault, ...]:
+        """What the unacknowledged came with, but for latches, which others keep."""
+        return tuple(
+            alarm.cause
+            for alarm in self._alarms.values()
+            if alarm.unacknowledged and not alarm.latched
+        )
+
     def shelf(self, alarm: Alarm) -> Shelf | None:
         """How an alarm is shelved; None when it is not, or has become critical meanwhile."""
         return None if alarm.severity is Severity.CRITICAL else self._shelves.get(alarm.code)
@@ -75,6 +101,7 @@ class Alarms:
         latches: Collection[ReasonCode],
         situation: Situation,
         now_s: float,
+        starting: bool = False,
     ) -> tuple[Shelf, ...]:
         """Take over what one tick found.
 
@@ -83,6 +110,8 @@ class Alarms:
             latches: codes that stay until acknowledged.
             situation: column of the table of effects.
             now_s: plant time of the tick.
+            starting: the plant was not seen yet: that something is not there is no news, and wants
+                an answer only if it lasts.
 
         Returns:
             the shelvings whose time was over.
@@ -91,34 +120,49 @@ class Alarms:
         for faults in groups:
             for fault in faults:
                 found.setdefault(fault.code, []).append(fault)
+        anew, self._starting = self._starting and not starting, starting
         before, self._alarms = self._alarms, {}
-        for code in (*found, *(code for code in latches if code not in found)):
-            effect, latched = EFFECTS[code, situation], code in latches
-            if effect.severity is Severity.LOG and not latched:
-                continue
-            known = before.get(code)
-            if code not in found:
+        for code in dict.fromkeys((*found, *latches, *before)):
+            latched, known = code in latches, before.get(code)
+            if code in found and (latched or EFFECTS[code, situation].severity > Severity.LOG):
+                came = not starting and (anew or known is None or not known.active)
+                self._alarms[code] = _there(found[code], known, latched, situation, now_s, came)
+            elif latched:
                 self._alarms[code] = replace(
-                    known or Alarm(code, effect.severity, effect.alarm, effect.action, now_s),
+                    known or _gone(Fault(code), situation, now_s),
                     signals=(),
                     active=False,
                     latched=True,
+                    unacknowledged=True,
                 )
-                continue
-            faults = found[code]
-            self._alarms[code] = Alarm(
-                code,
-                effect.severity,
-                describe(faults[0], effect.alarm),
-                effect.action,
-                known.since_s if known is not None else now_s,
-                tuple(dict.fromkeys(fault.signal for fault in faults if fault.signal)),
-                latched=latched,
-            )
+            elif known is not None and self._still_waits(known):
+                self._alarms[code] = replace(known, signals=(), active=False)
         ended = tuple(shelf for shelf in self._shelves.values() if now_s >= shelf.expires_s)
         for shelf in ended:
-            del self._shelves[shelf.code]
+            self._take_off(shelf.code)
         return ended
+
+    def _still_waits(self, known: Alarm) -> bool:
+        """Does it stay, though its cause is gone? A latch that is gone was acknowledged."""
+        return known.unacknowledged and not known.latched and self.shelf(known) is None
+
+    def wait_on(self, cause: Fault) -> None:
+        """What nobody had acknowledged before a restart is still to be acknowledged."""
+        self._alarms[cause.code] = _gone(cause, Situation.DRIVING, 0.0)
+
+    def acknowledge(self, code: ReasonCode | None = None) -> tuple[ReasonCode, ...]:
+        """Somebody has seen the alarm `code`, or all of them; which these were.
+
+        Whoever acknowledges a latch clears it first, where it is.
+        """
+        seen = tuple(
+            alarm.code
+            for alarm in self._alarms.values()
+            if alarm.unacknowledged and code in (None, alarm.code)
+        )
+        for one in seen:
+            self._alarms[one] = replace(self._alarms[one], unacknowledged=False)
+        return seen
 
     def shelve(self, code: str, owner: str, reason: str, now_s: float, for_s: float) -> Shelf:
         """Move an alarm out of the way.
@@ -157,11 +201,61 @@ class Alarms:
         Raises:
             RequestError: UNKNOWN_CODE or NOT_SHELVED.
         """
-        shelf = self._shelves.pop(_known(code), None)
-        if shelf is None:
+        known = _known(code)
+        if known not in self._shelves:
             names = ", ".join(self._shelves) or "nothing"
             raise RequestError("NOT_SHELVED", f"{code} is not shelved; shelved now: {names}")
-        return shelf
+        return self._take_off(known)
+
+    def _take_off(self, code: ReasonCode) -> Shelf:
+        """Put it back; what is there now is as if it had just come."""
+        alarm = self._alarms.get(code)
+        if alarm is not None and alarm.active and alarm.severity >= WANTS_ANSWER:
+            self._alarms[code] = replace(alarm, unacknowledged=True)
+        return self._shelves.pop(code)
+
+
+def _there(
+    faults: Sequence[Fault],
+    known: Alarm | None,
+    latched: bool,
+    situation: Situation,
+    now_s: float,
+    came: bool,
+) -> Alarm:
+    """An alarm whose cause is there; `came`: it was not before."""
+    first = faults[0]
+    effect = EFFECTS[first.code, situation]
+    stays = known if known is not None and known.active else None
+    worse = stays is not None and effect.severity > stays.severity
+    return Alarm(
+        first.code,
+        effect.severity,
+        describe(first, effect.alarm),
+        effect.action,
+        stays.since_s if stays is not None else now_s,
+        stays.cause if stays is not None else first,
+        tuple(dict.fromkeys(fault.signal for fault in faults if fault.signal)),
+        latched=latched,
+        unacknowledged=latched
+        or (known is not None and known.unacknowledged)
+        or ((came or worse) and effect.severity >= WANTS_ANSWER),
+    )
+
+
+def _gone(cause: Fault, situation: Situation, now_s: float) -> Alarm:
+    """An alarm whose cause nobody saw go."""
+    effect = EFFECTS[cause.code, situation]
+    return Alarm(
+        cause.code,
+        effect.severity,
+        describe(cause, effect.alarm),
+        effect.action,
+        now_s,
+        cause,
+        active=False,
+        unacknowledged=True,
+    )
 
 
 def shelf_event(name: str, shelf: Shelf, actor: str) -> dict[str, Any]:

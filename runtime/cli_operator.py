@@ -162,7 +162,8 @@ def _add_troubles(table: Table, now: dict[str, Any]) -> None:
         table.add_row("bundle", now["alarm"])
     for item in now["alarms"]:
         if not item["shelved"]:
-            table.add_row(item["severity"], f"{item['code']}: {item['text']}")
+            gone = "" if item["active"] else "gone, waits to be acknowledged: "
+            table.add_row(item["severity"], f"{item['code']}: {gone}{item['text']}")
     for item in now["shelved"]:
         table.add_row("shelved", f"{item['code']} by {item['owner']}: {item['reason']}")
     for item in now.get("certificates", ()):
@@ -244,10 +245,10 @@ def ack(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Acknowledge latched faults whose cause is gone."""
+    """Acknowledge alarms, there or gone; latched ones once their cause is gone."""
     if code is not None and code not in list(ReasonCode):
         raise RequestError(
-            "UNKNOWN_CODE", f"no reason code {code!r}; `steadyhand status` shows what is latched"
+            "UNKNOWN_CODE", f"no reason code {code!r}; `steadyhand status` shows the alarms"
         )
     result = call(config, "ack", **({} if code is None else {"code": code}))
     _done(result, as_json, f"acknowledged: {', '.join(result['acknowledged'])}")

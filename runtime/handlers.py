@@ -92,28 +92,28 @@ class Handlers:
         return {"output": output}
 
     def _ack(self, command: Command) -> Mapping[str, Any]:
-        """Acknowledge what is latched: in the modes, in the gate, in the policy's process."""
+        """Acknowledge what waits for it: latches in modes, gate and policy's process; alarms."""
         given = command.arguments.get("code")
         if given is not None and given not in list(ReasonCode):
             raise RequestError(
                 "UNKNOWN_CODE",
-                f"no reason code {given!r}; `steadyhand status` shows what is latched",
+                f"no reason code {given!r}; `steadyhand status` shows the alarms",
             )
         code = None if given is None else ReasonCode(given)
         cleared: list[str] = []
         if self._modes.latches and (code is None or code in self._modes.latches):
             # may refuse; then nothing else is cleared either
             cleared += self.give("acknowledge", actor=command.actor, code=code)
-        others = self._ack_parts(code)
+        others = [one for one in self._ack_parts(code) if one not in cleared]
         if others:
             told = {"event": "Acknowledged", "code": str(ReasonCode.ACK), "actor": command.actor}
             self._recorder.event({**told, "text": f"acknowledged: {', '.join(others)}"})
         cleared += others
         if not cleared:
-            notes = (note.code for note in self._keepsakes.notes)
-            names = ", ".join(dict.fromkeys((*self._modes.latches, *notes)))
-            why = f"not latched; latched now: {names}" if names else "nothing is latched"
-            raise RequestError(ReasonCode.ACK_DENIED, why)
+            names = ", ".join(alarm.code for alarm in self._alarms if alarm.unacknowledged)
+            raise RequestError(
+                ReasonCode.ACK_DENIED, f"nothing to acknowledge; waiting now: {names or 'nothing'}"
+            )
         return {"acknowledged": [str(code) for code in dict.fromkeys(cleared)]}
 
     def _ack_parts(self, code: ReasonCode | None) -> list[str]:
@@ -125,7 +125,8 @@ class Handlers:
                 cleared.append("MODE_FLAP")
         if code in (None, ReasonCode.CRASH_LOOP):
             cleared += self._serving.acknowledge()
-        return cleared
+        cleared += map(str, self._alarms.acknowledge(code))
+        return list(dict.fromkeys(cleared))
 
     def _shelve(self, command: Command) -> Mapping[str, Any]:
         given, last = command.arguments, self._loop.last

@@ -1,6 +1,6 @@
 """What a run finds of the one before, and leaves for the next: one service's side of `kept.py`.
 
-start: load ─► overrides, latches, shelves put back ─► the rest told until somebody has read it
+start: load ─► overrides, latches, alarms, shelves put back ─► the rest told until it was read
 run:   after each tick and command, what has changed is written by another thread
 """
 
@@ -59,7 +59,7 @@ class Keepsakes:
 
         Args:
             give: takes the commands.
-            alarms: takes the shelves.
+            alarms: takes what nobody has acknowledged, and the shelves.
         """
         before = self._before
         if before.fault:
@@ -89,6 +89,8 @@ class Keepsakes:
             text = f"override by {one.owner} ended while the runtime was away: {one.reason}"
             self._ended(one.output, one.value, text)
             yield f"{one.output}: {text}"
+        for waiting in before.kept.waiting:
+            alarms.wait_on(waiting)
         for shelf in before.kept.shelves:
             with suppress(RequestError):  # critical by now: back from the shelf it is
                 alarms.shelve(shelf.code, shelf.owner, shelf.reason, 0.0, shelf.expires_s)
@@ -111,7 +113,14 @@ class Keepsakes:
     def keep(self, modes: ModeMachine, alarms: Alarms, now_s: float) -> None:
         """Leave the present state for the next run, if it has changed; never waits for a disk."""
         latches = tuple(latch.fault for latch in modes.latches.values())
-        kept = Kept(modes.asked, modes.overrides, latches, tuple(alarms.shelves), self.notes)
+        kept = Kept(
+            modes.asked,
+            modes.overrides,
+            latches,
+            tuple(alarms.shelves),
+            self.notes,
+            alarms.waiting,
+        )
         self._keeper.keep(kept, now_s)
 
     def close(self) -> None:

@@ -1,6 +1,6 @@
 """What people did, and what waits for them, kept across restarts: as wishes, never as grants.
 
-    mode asked for · overrides · latches · shelved alarms · notes of how runs ended
+    mode asked for · overrides · latches · alarms unacknowledged, shelved · notes of how runs ended
 
 Times are kept as what is left of them, and go on while nothing runs.
 """
@@ -42,6 +42,8 @@ class Kept:
     shelves: tuple[Shelf, ...] = ()
     notes: tuple[Fault, ...] = ()
     """What a person has to read once; nothing is held back by it."""
+    waiting: tuple[Fault, ...] = ()
+    """What alarms came with that nobody has acknowledged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +96,7 @@ class _File(_Record):
     latches: tuple[_Fault, ...] = ()
     shelves: tuple[_Shelf, ...] = ()
     notes: tuple[_Fault, ...] = ()
+    waiting: tuple[_Fault, ...] = ()
 
 
 def save_kept(path: Path, kept: Kept, now_s: float, moment: Moment) -> None:
@@ -156,6 +159,7 @@ def load_kept(path: Path, time_scale: float, now: Callable[[], Moment] = Moment.
         tuple(_fault(one) for one in file.latches),
         tuple(one for one in shelves if one.expires_s > 0.0),
         tuple(_fault(one) for one in file.notes),
+        tuple(_fault(one) for one in file.waiting),
     )
     return Before(kept, tuple(one for one in overrides if one.expires_s <= 0.0))
 
@@ -181,6 +185,7 @@ def _written(kept: Kept, now_s: float, moment: Moment) -> bytes:
             for one in kept.shelves
         ),
         notes=tuple(_shown(one) for one in kept.notes),
+        waiting=tuple(_shown(one) for one in kept.waiting),
     )
     return file.model_dump_json().encode()
 

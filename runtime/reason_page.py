@@ -93,7 +93,8 @@ meaning. This page is made from the table that the runtime itself works with, by
   written anyway, and codes marked with ° are recorded there and no more.
 - **Latches**: whether it stays after its cause is gone, until a person acknowledges it with
   `steadyhand ack`. All others clear by themselves.
-- **Told as**: how loudly. Warnings and worse stand in the list of alarms while they last.
+- **Told as**: how loudly. Warnings stand in the list of alarms while they last; alarms and critical
+  ones until a person has acknowledged them, too.
 
 Refusals of files have words of their own, which stand beside the text that explains them: `CFG_`
 (configuration), `BUNDLE_` (bundle), `GO_LIVE_` (evidence), `AUDIT_` (the journal's disk).

@@ -317,7 +317,8 @@ class Service:
         """After each tick, outside its deadline."""
         tick = self.loop.last
         assert tick is not None  # noqa: S101  (called after a tick)
-        if not self._told_ready and tick.observation.link is LinkState.UP:
+        starting = not self._told_ready
+        if starting and tick.observation.link is LinkState.UP:
             self._told_ready = True
             self.health.ready(words(self, tick))
         if tick.proposal.status is ProposalStatus.OK:
@@ -325,19 +326,19 @@ class Service:
         self.health.status(words(self, tick))
         self.announcer.change(self, tick)
         self.serving.tell_process()
-        self._see_alarms(tick)
+        self._see_alarms(tick, starting)
         self.keepsakes.keep(self.modes, self.alarms, tick.now_s)
         shown = status(self, tick)
         self.metrics.participation = shown["participation"]
         self.doors.publish(shown)
         self._between()
 
-    def _see_alarms(self, tick: Tick) -> None:
+    def _see_alarms(self, tick: Tick, starting: bool) -> None:
         modes, notes, own = self.modes, self.keepsakes.notes, tuple(self._own_faults())
         there = [fault for fault in tick.faults if modes.is_there(fault.code)]
         groups = (there, tick.verdict.faults, tick.sent.faults, own)
         latches = (*modes.latches, *(note.code for note in notes))
-        for ended in self.alarms.update(groups, latches, modes.situation, tick.now_s):
+        for ended in self.alarms.update(groups, latches, modes.situation, tick.now_s, starting):
             self.recorder.event(shelf_event("ShelfExpired", ended, ended.owner))
         self.metrics.standing, self.metrics.shelved = own, len(self.alarms.shelves)
 

@@ -214,5 +214,6 @@ def _shown(alarm: Alarm, shelf: Shelf | None) -> dict[str, Any]:
         "signals": list(alarm.signals),
         "active": alarm.active,
         "latched": alarm.latched,
+        "unacknowledged": alarm.unacknowledged,
         "shelved": shelf is not None,
     }

@@ -3,8 +3,9 @@
 The server's own object sends them, to whoever has subscribed to it. A client that comes later calls
 ConditionRefresh and gets all that stand. Conditions have ids, and no nodes in the address space.
 
-An alarm that is not latched ends by itself: for a client it counts as acknowledged from the start.
-One that is latched is active or not, unacknowledged, and gone once a person has acknowledged it.
+A warning that is not latched ends by itself: for a client it counts as acknowledged from the start.
+Any other alarm is active or not, unacknowledged, and gone once its cause is gone and a person has
+acknowledged it, in whichever order.
 """
 
 import secrets
@@ -27,7 +28,7 @@ TYPE = ua.NodeId(ua.ObjectIds.AlarmConditionType)
 ACKNOWLEDGE = ua.NodeId(ua.ObjectIds.AcknowledgeableConditionType_Acknowledge)
 _CLASS = ua.NodeId(ua.ObjectIds.ProcessConditionClassType)
 _KINDS = ua.VariantType
-_GONE = {"active": False, "latched": False, "shelved": False}
+_GONE = {"active": False, "unacknowledged": False, "shelved": False}
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,8 +98,8 @@ class Conditions:
         if known is None or event_id != known.event_id:
             text = f"{code}: this is not its newest event; refresh, and look again"
             raise Wrong(ua.StatusCodes.BadEventIdUnknown, text)
-        if not known.alarm["latched"]:
-            text = f"{code} is not latched: it ends by itself"
+        if not known.alarm["unacknowledged"]:
+            text = f"{code} waits for no acknowledgement: it ends with its cause"
             raise Wrong(ua.StatusCodes.BadConditionBranchAlreadyAcked, text, "ACK_DENIED")
         words = getattr(comment, "Text", None) or ""
         if len(words) > TEXT_LIMIT or not words.isprintable():
@@ -146,11 +147,11 @@ class Conditions:
         event_id = secrets.token_bytes(16)
         severity = SEVERITIES[alarm["severity"]]
         said = ("", "") if before is None else before.said
-        if before is not None and before.alarm["latched"] and not alarm["latched"]:
+        if before is not None and before.alarm["unacknowledged"] and not alarm["unacknowledged"]:
             said = self._said.pop(code, ("", ""))
         actor, comment = said
         self._known[code] = Known(dict(alarm), event_id, since, said)
-        active, acked = bool(alarm["active"]), not alarm["latched"]
+        active, acked = bool(alarm["active"]), not alarm["unacknowledged"]
         event = Event(ua.ObjectIds.Server)
         fields: tuple[tuple[str, Any, ua.VariantType], ...] = (
             ("EventId", event_id, _KINDS.ByteString),
@@ -189,7 +190,7 @@ class Conditions:
 
 def _state(alarm: Mapping[str, Any]) -> tuple[Any, ...]:
     """What makes another event when it changes; numbers in the text do not."""
-    return tuple(alarm[name] for name in ("active", "latched", "shelved", "severity"))
+    return tuple(alarm[name] for name in ("active", "unacknowledged", "shelved", "severity"))
 
 
 def _severity_of(known: Known | None) -> int:
@@ -198,7 +199,7 @@ def _severity_of(known: Known | None) -> int:
 
 def _message(alarm: Mapping[str, Any]) -> str:
     if not alarm["active"]:
-        waits = "gone, waits to be acknowledged" if alarm["latched"] else "over"
+        waits = "gone, waits to be acknowledged" if alarm["unacknowledged"] else "over"
         return f"{waits}: {alarm['text']}"
     return f"{alarm['text']}; to do: {alarm['action']}"
 

@@ -16,7 +16,7 @@ from steadyhand.runtime.modes import Mode
 from steadyhand.runtime.operator_protocol import Role
 
 TYPES_URI = "urn:steadyhand:types"
-MODEL_VERSION = "1.2.0"
+MODEL_VERSION = "1.3.0"
 MODEL_DATE = "2026-11-30T00:00:00Z"
 
 
@@ -284,12 +284,12 @@ _ALARMS = ObjectType(
     "Alarms, the most serious first; entries with the same place belong together.",
     (
         Variable("Shown", "UInt32", "alarms that are not shelved"),
-        _choice("Highest", SEVERITIES, "the most serious that is not shelved"),
-        Part("Flags", "AlarmFlagsType", "one Boolean per alarm: is it there, and not shelved?"),
+        _choice("Highest", SEVERITIES, "the most serious, there or latched, that is not shelved"),
+        Part("Flags", "AlarmFlagsType", "one Boolean per alarm: there or latched, not shelved?"),
         Variable("Unacknowledged", "UInt32", "alarms that stay until they are acknowledged"),
         _list("Codes", "reason codes"),
         _list("Severities", "warning, alarm or critical"),
-        _list("States", "active, latched, or active and latched; and shelved where it is"),
+        _list("States", "active, latched, unacknowledged, shelved, and what of these together"),
         _list("Texts", "first cause, in words"),
         _list("Actions", "what to do"),
         _list("Since", "when it came", "DateTime"),
@@ -301,8 +301,8 @@ _ALARMS = ObjectType(
             "Acknowledge",
             "ack",
             Role.OPERATE,
-            "acknowledge a latched alarm whose cause is gone",
-            (Argument("Code", "String", "reason code; empty: all that are latched", "code"),),
+            "acknowledge an alarm; one that is latched once its cause is gone",
+            (Argument("Code", "String", "reason code; empty: all that wait for it", "code"),),
         ),
         Method(
             "Shelve",

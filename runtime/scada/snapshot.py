@@ -195,16 +195,19 @@ def _safety(status: Mapping[str, Any]) -> Readings:
 def _alarms(status: Mapping[str, Any], clock: Clock) -> Readings:
     alarms, shelved = status["alarms"], status["shelved"]
     states = [
-        " and ".join(word for word in ("active", "latched", "shelved") if alarm[word])
+        " and ".join(
+            word for word in ("active", "latched", "unacknowledged", "shelved") if alarm[word]
+        )
         for alarm in alarms
     ]
-    lit = {alarm["code"]: alarm["severity"] for alarm in alarms if not alarm["shelved"]}
+    shown = [alarm for alarm in alarms if not alarm["shelved"]]
+    lit = {one["code"]: one["severity"] for one in shown if one["active"] or one["latched"]}
     highest = max((SEVERITIES.index(severity) for severity in lit.values()), default=0)
     flags = {f"Alarms.Flags.{name}": Reading(name in lit) for name in FLAGS}
     return flags | {
-        "Alarms.Shown": Reading(len(lit)),
+        "Alarms.Shown": Reading(len(shown)),
         "Alarms.Highest": Reading(highest),
-        "Alarms.Unacknowledged": Reading(sum(bool(alarm["latched"]) for alarm in alarms)),
+        "Alarms.Unacknowledged": Reading(sum(bool(alarm["unacknowledged"]) for alarm in alarms)),
         "Alarms.Codes": Reading([alarm["code"] for alarm in alarms]),
         "Alarms.Severities": Reading([alarm["severity"] for alarm in alarms]),
         "Alarms.States": Reading(states),

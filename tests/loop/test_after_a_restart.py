@@ -131,3 +131,31 @@ def test_a_state_that_cannot_be_read_waits_for_a_person(rig):
     assert site.status()["latched"] == ["STATE_LOST"]
     assert site.ask("ack")["acknowledged"] == ["STATE_LOST"]
     until(lambda: site.status().get("source") == "policy", what="the policy drives")
+
+
+def test_an_alarm_that_is_over_waits_for_a_person_over_a_restart_too(rig):
+    """The plant was gone and is back. Nobody was there; whoever comes reads that it was."""
+    site = rig(time_scale=2250.0)
+    site.start_runtime()
+    site.wait_in_control()
+    assert "LINK_DOWN" not in codes(site), "a start is no news"
+    site.plant.kill()
+    until(lambda: line(site).get("active") is True, what="the alarm", instead=site.story)
+    site.start_plant()
+    site.wait_in_control()
+    until(lambda: line(site).get("active") is False, what="it is over", instead=site.story)
+    assert line(site)["unacknowledged"] and not line(site)["latched"]
+    assert "gone, waits to be acknowledged" in site.cli("status", "CONFIG").stdout
+    kept(site, "LINK_DOWN")
+    killed(site)
+    site.wait_in_control()
+    assert line(site)["unacknowledged"]
+    assert "LINK_DOWN" in site.ask("ack", code="LINK_DOWN")["acknowledged"]
+    until(lambda: "LINK_DOWN" not in codes(site), what="the end", instead=site.story)
+    assert site.stop_runtime() == 0
+    assert "LINK_DOWN" not in (site.folder / "var" / KEPT_FILE).read_text()
+
+
+def line(site):
+    """Of the list of alarms, about the link; empty when there is none."""
+    return next((a for a in site.status().get("alarms", ()) if a["code"] == "LINK_DOWN"), {})

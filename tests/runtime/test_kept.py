@@ -27,7 +27,8 @@ HELD = Override("valve", 3.5, "anna", "stuck sensor", 1900.0, 3600.0)
 LATCHED = Fault(ReasonCode.CERT_CHANGED, "link", nan, 2.0, "another certificate")
 SHELVED = Shelf(ReasonCode.OBS_STUCK, "ben", "known", 1100.0)
 NOTE = Fault(ReasonCode.RESTART, text="killed")
-FULL = Kept(Mode.FULL, (HELD,), (LATCHED,), (SHELVED,), (NOTE,))
+WAITING = Fault(ReasonCode.LINK_DOWN, text="no route")
+FULL = Kept(Mode.FULL, (HELD,), (LATCHED,), (SHELVED,), (NOTE,), (WAITING,))
 
 
 def later(seconds, boot_id="b"):
@@ -47,6 +48,7 @@ def test_everything_comes_back_with_what_is_left_of_its_time(tmp_path):
     assert kept.overrides == (replace(HELD, expires_s=900.0 - 60.0),)
     assert kept.shelves == (replace(SHELVED, expires_s=100.0 - 60.0),)
     assert kept.notes[0].text == "killed"
+    assert [(one.code, one.text) for one in kept.waiting] == [("LINK_DOWN", "no route")]
     (latch,) = kept.latches
     assert (latch.code, latch.signal, latch.limit, latch.text) == (
         ReasonCode.CERT_CHANGED, "link", 2.0, "another certificate",
@@ -88,6 +90,10 @@ ANY = st.builds(
     st.lists(
         st.builds(Shelf, st.sampled_from(ReasonCode), WORDS, WORDS, ENDS), max_size=3
     ).map(tuple),
+    waiting=st.lists(
+        st.builds(Fault, st.sampled_from(ReasonCode), WORDS, st.floats(), st.floats(), WORDS),
+        max_size=3,
+    ).map(tuple),
 )  # fmt: skip
 
 
@@ -100,6 +106,7 @@ def test_whatever_is_kept_can_be_read(tmp_path_factory, kept):
     assert before.fault == ""
     assert before.kept.asked is kept.asked
     assert [repr(one) for one in before.kept.latches] == [repr(one) for one in kept.latches]
+    assert [repr(one) for one in before.kept.waiting] == [repr(one) for one in kept.waiting]
     both = (*before.kept.overrides, *before.ended)
     assert sorted(map(repr, both)) == sorted(map(repr, kept.overrides))
 
@@ -200,7 +207,7 @@ def test_of_quick_changes_the_last_one_counts(tmp_path, count, monkeypatch):
 def test_what_has_not_changed_is_not_written(tmp_path):
     path = tmp_path / "kept.json"
     keeper = Keeper(path, pytest.fail, FULL)
-    keeper.keep(Kept(Mode.FULL, (HELD,), (LATCHED,), (SHELVED,), (NOTE,)), 1.0)
+    keeper.keep(Kept(Mode.FULL, (HELD,), (LATCHED,), (SHELVED,), (NOTE,), (WAITING,)), 1.0)
     keeper.close()
     assert not path.exists()
 

@@ -66,6 +66,7 @@ def alarm(code: str, active: bool = True, **changes: Any) -> dict[str, Any]:
         "signals": [],
         "active": active,
         "latched": False,
+        "unacknowledged": False,
         "shelved": False,
     } | changes
 

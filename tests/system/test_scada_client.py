@@ -203,7 +203,7 @@ def test_subscribe(results):
         ("override-short", "BadArgumentsMissing", "ARGUMENTS", "Duration (Double)"),
         ("clear", "Good", "OK", OUTPUT),
         ("clear-again", "BadNothingToDo", "NO_OVERRIDE", "not overridden"),
-        ("ack", "BadInvalidState", "ACK_DENIED", "nothing is latched"),
+        ("ack", "BadInvalidState", "ACK_DENIED", "nothing to acknowledge"),
         ("shelve", "Good", "OK", "OBS_STALE"),
         ("unshelve", "Good", "OK", "OBS_STALE"),
         ("swap-as-operator", "BadUserAccessDenied", "ROLE", "needs the role engineer"),

@@ -94,7 +94,7 @@ export function showAlarms(state, plant, actions) {
 
 function alarmItem(alarm, actions) {
   const buttons = actions && [
-    alarm.latched ? el("button", {
+    alarm.unacknowledged ? el("button", {
       class: "command", "data-key": `ack-${alarm.code}`, text: "Acknowledge",
       "aria-label": `Acknowledge ${alarm.code}`, onclick: () => actions.ack(alarm.code),
     }) : null,

@@ -275,7 +275,7 @@ def alarm(code="OBS_STALE", **changes):
     return {
         "code": code, "severity": "warning", "text": f"text of {code}", "action": "look at it",
         "since_s": 0.0, "signals": [], "active": True, "latched": False, "shelved": False,
-        **changes,
+        "unacknowledged": changes.get("latched", False), **changes,
     }  # fmt: skip
 
 
@@ -382,6 +382,37 @@ def test_each_change_of_an_alarm_is_one_event():
         played.ask(work)
 
 
+def test_an_alarm_is_retained_until_it_is_over_and_acknowledged():
+    """Over first, or acknowledged first: as ISA-18.2 has it."""
+    there = alarm("LINK_DOWN", severity="alarm", unacknowledged=True)
+    gone = {**there, "active": False}
+    seen = {**there, "unacknowledged": False}
+    with playing() as played:
+        played.tick()
+        until(played.there, what="the server")
+
+        async def work(client, at):
+            heard = Heard()
+            await listen(client, heard)
+            stories = {(True, False, True): there, (False, False, True): gone}, {
+                (True, False, True): there, (True, True, True): seen
+            }  # fmt: skip
+            count = 0
+            for story in stories:
+                for expected, told in story.items():
+                    played.tick({"alarms": [told]})
+                    count += 1
+                    assert state_of(await heard.until(count)) == expected
+                event = await heard.until(count)
+                answer = await acknowledge(client, at("Condition.LINK_DOWN"), event.EventId)
+                assert answer[0] == ("Good" if told is gone else "BadConditionBranchAlreadyAcked")
+                played.tick({"alarms": []})
+                count += 1
+                assert state_of(await heard.until(count)) == (False, True, False)
+
+        played.ask(work)
+
+
 def test_whoever_comes_later_asks_for_a_refresh():
     with playing() as played:
         standing = [alarm("LINK_DOWN", severity="alarm"), alarm("OBS_STALE")]
@@ -435,7 +466,14 @@ def test_a_condition_is_acknowledged_by_its_own_method():
             ]
             assert played.done == []
             taken = await acknowledge(client, here, event.EventId, "the valve was stuck")
-            played.tick({"alarms": [plain, {**latched, "latched": False, "active": True}]})
+            played.tick(
+                {
+                    "alarms": [
+                        plain,
+                        {**latched, "latched": False, "unacknowledged": False, "active": True},
+                    ]
+                }
+            )
             still = await heard.until(2, "CRASH_LOOP")
             played.tick({"alarms": [plain]})
             last = await heard.until(3, "CRASH_LOOP")
@@ -486,6 +524,7 @@ def test_a_lamp_per_alarm_is_lit_while_it_is_there_and_not_shelved():
             ([alarm(), alarm("LINK_DOWN", severity="alarm")], [True, True, 2]),
             ([alarm(), alarm("LINK_DOWN", severity="alarm", shelved=True)], [True, False, 1]),
             ([alarm(active=False, latched=True, severity="critical")], [True, False, 3]),
+            ([alarm(active=False, unacknowledged=True, severity="alarm")], [False, False, 0]),
         ):
             number = played.tick({"alarms": alarms})
             until(played.there, what="the server")
