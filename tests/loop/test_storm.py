@@ -31,9 +31,9 @@ ASKED_SHARE = 0.5
 """Of the rate, the least that is a storm: the asking has the lowest priority of all."""
 TIME_SCALE = 18_000.0
 """Of the plant: twenty ticks a second."""
-SHORT_PAIRS, SHORT_S = 3, 1.5
-LONG_PAIRS, LONG_S = 20, 6.0
-REST_S = 0.5
+SHORT_PAIRS, SHORT_S = 3, 1.0
+LONG_PAIRS, LONG_S = 15, 5.0
+REST_S = 0.3
 """Between two blocks, for what the one before has left."""
 GENEROUS = 5.0
 """So many times as long may a slow tick take in a storm, in the ordinary test; a loop that waited
