@@ -54,7 +54,8 @@ class Block:
     """By status, and how often it was asked; empty without a storm."""
     took_s: np.ndarray = field(default_factory=lambda: np.zeros(0))
     """Of each tick, all stages but the wait for its time."""
-    late_s: np.ndarray = field(default_factory=lambda: np.zeros(0))
+    jitter_s: np.ndarray = field(default_factory=lambda: np.zeros(0))
+    """Of each tick, how far from one period after the tick before; who paces it is the plant."""
     missed: int = 0
 
 
@@ -97,11 +98,12 @@ def measure(rig: Rig, blocks: list[Block]) -> None:
     ticks = [tick for run in rig.runs().values() for tick in run]
     wall_s = np.array([tick.wall_ns / 1e9 for tick in ticks])
     took_s = np.array([sum(tick.timings[1:]) for tick in ticks])
-    late_s = np.array([tick.timings[0] for tick in ticks])
+    apart_s = np.diff([tick.monotonic_ns / 1e9 for tick in ticks], prepend=np.nan)
+    jitter_s = np.abs(apart_s - rig.period_s)
     missed = np.rint(np.diff([tick.now_s for tick in ticks], prepend=np.nan) / PERIOD_S) - 1.0
     for block in blocks:
         inside = (wall_s >= block.begin_s) & (wall_s < block.end_s)
-        block.took_s, block.late_s = took_s[inside], late_s[inside]
+        block.took_s, block.jitter_s = took_s[inside], jitter_s[inside]
         block.missed = int(np.nansum(missed[inside]))
 
 
@@ -212,7 +214,7 @@ def test_how_much_a_storm_costs(bundles, first_bundle):
             "answers": run.answers(),
             "counted_as_refused": run.counted,
             "tick": run.ratio("took_s"),
-            "lateness": run.ratio("late_s"),
+            "jitter": run.ratio("jitter_s"),
         },
     )
 
