@@ -138,7 +138,8 @@ def _plant(loaded: Loaded) -> Iterator[Problem]:
         try:
             opcua_tags(make_plant(loaded), config.link)
         except ConfigError as error:
-            if set(signals) == set(plant.observations.names):
+            named = (set(signals), set(outputs))
+            if named == (set(plant.observations.names), set(plant.outputs.names)):
                 yield _problem(loaded, ("link",), str(error), "CFG_ADDRESS")
 
 

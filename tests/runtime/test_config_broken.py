@@ -148,6 +148,9 @@ BROKEN: dict[str, tuple[str, str, str, str, tuple[str, ...]]] = {
     "unknown signal": (
         "    cooling_load_kw: {", "    cooling_laod_kw: {",
         "link.signals.cooling_laod_kw", "CFG_UNKNOWN", ("cooling_load_kw",)),
+    "unknown output": (
+        "    storage_discharge_kw:\n", "    storageadischarge_kw:\n",
+        "link.outputs.storageadischarge_kw", "CFG_UNKNOWN", ("storage_discharge_kw",)),
     "two signals on one node": (
         "s=cooling_load_kw", "s=storage_energy_kwh", "link", "CFG_DUPTAG", ("storage_energy_kwh",)),
     "output on a measured node": (
