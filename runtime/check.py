@@ -86,7 +86,7 @@ def check(file: Path, bundle: bool = True) -> tuple[Loaded | None, list[Problem]
     if not problems:
         problems += _assembly(loaded)
     if bundle:
-        problems += _bundle(loaded, sound=not problems)
+        problems += _bundle(loaded, problems)
     return loaded, sorted(problems, key=lambda problem: (problem.line, problem.field))
 
 
@@ -135,12 +135,28 @@ def _plant(loaded: Loaded) -> Iterator[Problem]:
         }
         yield from _names(loaded, "signals", plant.observations, signals)
         yield from _names(loaded, "outputs", plant.outputs, outputs)
+        reserved = [
+            *_reserved(loaded, "signals", "observation", plant.observations),
+            *_reserved(loaded, "outputs", "output", plant.outputs),
+        ]
+        yield from reserved
         try:
             opcua_tags(make_plant(loaded), config.link)
         except ConfigError as error:
             named = (set(signals), set(outputs))
-            if named == (set(plant.observations.names), set(plant.outputs.names)):
+            if not reserved and named == (set(plant.observations.names), set(plant.outputs.names)):
                 yield _problem(loaded, ("link",), str(error), "CFG_ADDRESS")
+
+
+def _reserved(loaded: Loaded, section: str, label: str, wanted: SignalSet) -> Iterator[Problem]:
+    """Signals of the plant that are called like a node of the handshake."""
+    from steadyhand.adapters.opcua.tags import refuse_reserved
+
+    for name in wanted.names:
+        try:
+            refuse_reserved(name, label)
+        except ConfigError as error:
+            yield _problem(loaded, ("link", section, name), str(error), "CFG_DUPTAG")
 
 
 def _names(
@@ -514,26 +530,28 @@ def _assembly(loaded: Loaded) -> Iterator[Problem]:
         yield _problem(loaded, (), str(error), "CFG_ASSEMBLY")
 
 
-def _bundle(loaded: Loaded, sound: bool) -> Iterator[Problem]:
+def _bundle(loaded: Loaded, known: list[Problem]) -> list[Problem]:
     """The bundle is verified as it would be at the start, in a limited child.
 
     Args:
         loaded: the configuration.
-        sound: nothing else is wrong; what is, is named already.
+        known: what else is wrong; it is not named again in words about the bundle.
     """
     section = loaded.config.bundle
     if section is None or not loaded.path(section.trusted_keys).is_dir():
-        return
+        return []
     try:
         parts = make_plant(loaded)
         make_gate(loaded.config, parts, open_bundle(loaded, parts))
     except BundleError as error:
-        yield bundle_problem(loaded, error)
-    except ModelError as error:
-        yield _problem(loaded, ("bundle", "file"), f"{section.file}: {error}", "BUNDLE_TRUST")
-    except ConfigError as error:
-        if sound:
-            yield _problem(loaded, ("bundle", "file"), f"{section.file}: {error}", "BUNDLE_TRUST")
+        found = bundle_problem(loaded, error)
+        return [] if found.field in {problem.field for problem in known} else [found]
+    except (ConfigError, ModelError) as error:
+        if known and isinstance(error, ConfigError):
+            return []
+        text = f"{section.file}: {error}"
+        return [_problem(loaded, ("bundle", "file"), text, "BUNDLE_TRUST")]
+    return []
 
 
 def started_instead(loaded: Loaded, problems: list[Problem]) -> str:
@@ -575,7 +593,10 @@ def go_live_words(loaded: Loaded) -> str:
 
 
 def bundle_problem(loaded: Loaded, error: BundleError) -> Problem:
-    """A refused bundle, with the line that names it."""
-    section = loaded.config.bundle
+    """A refused bundle, with the line that names it, or the folder of what ran here before."""
+    section, journal = loaded.config.bundle, loaded.config.journal
+    if error.code == "BUNDLE_STATE":
+        text = f"{journal.directory}: {error}"
+        return _problem(loaded, ("journal", "directory"), text, error.code)
     name = "" if section is None else f"{section.file}: "
     return _problem(loaded, ("bundle", "file"), f"{name}{error}", error.code)

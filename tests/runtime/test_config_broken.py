@@ -5,12 +5,18 @@ import os
 import re
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from steadyhand.adapters.opcua.settings import INSECURE_WORD
+from steadyhand.adapters.opcua.tags import RESERVED_NAMES
+from steadyhand.controllers.catalogue import PLANTS, plant_kind
 from steadyhand.controllers.errors import ConfigError
+from steadyhand.controllers.plants.thermal_storage import ThermalStorage
+from steadyhand.controllers.signals import SignalSet
 from steadyhand.runtime.check import check
 from steadyhand.runtime.config import parse_config
 from steadyhand.runtime.config_schema import json_schema
@@ -337,6 +343,9 @@ BROKEN: dict[str, tuple[str, str, str, str, tuple[str, ...]]] = {
     "socket where nothing can be": (
         "socket: var/operator.sock", "socket: /proc/operator.sock",
         "operator.socket", "CFG_FILE", ("/proc", "nothing can be written")),
+    "journal in a device": (
+        "directory: var/journal", "directory: /dev/null/journal",
+        "journal.directory", "CFG_FILE", ("/dev/null is no folder",)),
     "journal where nothing can be": (
         "directory: var/journal", "directory: /proc/journal",
         "journal.directory", "CFG_FILE", ("/proc", "nothing can be written")),
@@ -452,6 +461,54 @@ def test_what_check_refuses_run_refuses_likewise(name: str, plant_folder: Path) 
     if field == "bundle.file":  # what runs after crashes is decided, and remembered, before that
         shutil.rmtree(plant_folder / "var", ignore_errors=True)
     assert sorted(plant_folder.rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    ("directory", "code", "words"),
+    [
+        ("/dev/null/x", "CFG_FILE", "/dev/null is no folder"),
+        ("open/journal", "BUNDLE_STATE", "others may write to it"),
+    ],
+)
+def test_a_place_for_the_state_that_will_not_do_is_no_fault_of_the_bundle(
+    directory: str, code: str, words: str, plant_folder: Path
+) -> None:
+    (plant_folder / "open").mkdir(exist_ok=True)
+    (plant_folder / "open").chmod(0o777)
+    text = SHIPPED.read_text().replace("directory: var/journal", f"directory: {directory}")
+    _, problems = check(write(plant_folder, text))
+    (plant_folder / "open").rmdir()
+    assert [(one.field, one.code) for one in problems] == [("journal.directory", code)]
+    assert words in problems[0].message
+    assert "directory:" in text.splitlines()[problems[0].line - 1]
+
+
+@pytest.mark.parametrize("label", ["observation", "output"])
+@pytest.mark.parametrize("name", RESERVED_NAMES)
+def test_a_plant_whose_signal_is_called_like_a_node_of_the_handshake(
+    name: str, label: str, plant_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would be read from that node, with status Good."""
+    kind, of = plant_kind("thermal_storage"), f"{label}s"
+    first, *others = getattr(ThermalStorage(kind.parameters), of).signals
+
+    class Called(ThermalStorage):
+        """The shipped plant, whose first signal has another name."""
+
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            super().__init__(*arguments, **options)
+            setattr(self, of, SignalSet((replace(first, name=name), *others)))
+
+    monkeypatch.setitem(PLANTS, kind.id, replace(kind, plant=Called))
+    text = WITHOUT_BUNDLE.replace(f"    {first.name}: {{", f"    {name}: {{")
+    text = text.replace(f"    {first.name}:\n", f"    {name}:\n")
+    line = 1 + next(i for i, row in enumerate(text.splitlines()) if row.startswith(f"    {name}:"))
+    _, problems = check(write(plant_folder, text))
+    field = f"link.{'signals' if label == 'observation' else 'outputs'}.{name}"
+    (found,) = [one for one in problems if one.field == field]
+    assert (found.line, found.code) == (line, "CFG_DUPTAG")
+    assert f"{label} {name!r} is called like the" in found.message
+    assert "rename the signal" in found.message
 
 
 def quantities() -> Iterator[tuple[str, ...]]:
