@@ -149,8 +149,7 @@ class Service:
 
     def _take_up(self, slot: PolicySlot) -> None:
         """Who may drive, and with which bundle; it comes up not controlling."""
-        asked = self.keepsakes.asked or Mode(self.config.modes.initial)
-        self.modes = assemble.make_modes(self.config, self.plant, asked)
+        self.modes = assemble.make_modes(self.config, self.plant, self.keepsakes.asked)
         self.go_live = GoLive.read(self.loaded)
         self.serving = ServingBundle(
             self.loaded,
