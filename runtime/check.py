@@ -58,12 +58,13 @@ from steadyhand.runtime.config_link import OpcUaLink
 from steadyhand.runtime.disk_trouble import disk_trouble
 from steadyhand.runtime.folders import folder_fault
 from steadyhand.runtime.go_live import GoLive
+from steadyhand.runtime.kept import KEPT_FILE, of_another_plant
 from steadyhand.runtime.operator_socket import socket_fault
 from steadyhand.runtime.panel.access import read_people
 from steadyhand.runtime.quantity import magnitude, same_dimension
 from steadyhand.runtime.scada.people import TrustFolder
 from steadyhand.runtime.scada.people import read_people as read_users
-from steadyhand.runtime.state_folder import kept_bundle
+from steadyhand.runtime.state_folder import kept_bundle, state_folder
 from steadyhand.runtime.yaml_source import Path as FieldPath
 from steadyhand.runtime.yaml_source import Problem
 
@@ -394,8 +395,8 @@ def _secret_fault(file: Path, read: Callable[[Path], object] = read_secret) -> s
     return None
 
 
-def _places(loaded: Loaded) -> Iterator[Problem]:
-    """Where the runtime writes, and what it reads beside the link's files."""
+def _journal(loaded: Loaded) -> Iterator[Problem]:
+    """The place of the journal, and of the plant's state beside it; who signs the journal."""
     config = loaded.config
     journal = loaded.path(config.journal.directory)
     fault = _shared_fault(loaded, journal)
@@ -406,6 +407,8 @@ def _places(loaded: Loaded) -> Iterator[Problem]:
         fault = f"{lock} is no regular file; move it away"
     if fault:
         yield _problem(loaded, ("journal", "directory"), fault, "CFG_FILE")
+    elif fault := of_another_plant(state_folder(loaded) / KEPT_FILE, config.name):
+        yield _problem(loaded, ("journal", "directory"), fault, "CFG_STATE")
     if config.journal.signing_key:
         why = _secret_fault(
             loaded.path(config.journal.signing_key), lambda _: journal_signer(loaded)
@@ -413,6 +416,13 @@ def _places(loaded: Loaded) -> Iterator[Problem]:
         if why:
             text = f"{config.journal.signing_key}: {why}"
             yield _problem(loaded, ("journal", "signing_key"), text, "CFG_FILE")
+
+
+def _places(loaded: Loaded) -> Iterator[Problem]:
+    """Where the runtime writes, and what it reads beside the link's files."""
+    config = loaded.config
+    journal = loaded.path(config.journal.directory)
+    yield from _journal(loaded)
     if config.operator:
         socket = loaded.path(config.operator.socket)
         fault = socket_fault(socket)

@@ -139,7 +139,8 @@ class Service:
         if self.recorder.black_box is None:
             file = black_box_file(loaded)
             self.announcer.say(f"no room for {file}: a kill would lose the last records")
-        self.keepsakes = Keepsakes(folder, self.config.clock.time_scale, self.recorder.event)
+        scale = self.config.clock.time_scale
+        self.keepsakes = Keepsakes(folder, self.config.name, scale, self.recorder.event)
         self._open.callback(self.keepsakes.close)
 
     def _connect(self) -> None:

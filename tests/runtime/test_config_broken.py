@@ -20,7 +20,10 @@ from steadyhand.controllers.signals import SignalSet
 from steadyhand.runtime.check import check
 from steadyhand.runtime.config import parse_config
 from steadyhand.runtime.config_schema import json_schema
+from steadyhand.runtime.crash_loop import Moment
 from steadyhand.runtime.exits import exit_of
+from steadyhand.runtime.kept import KEPT_FILE, Kept, save_kept
+from steadyhand.runtime.modes import Mode
 from steadyhand.runtime.operator_protocol import Role
 from steadyhand.runtime.pki import make_authority
 from steadyhand.runtime.quantity import magnitude
@@ -481,6 +484,31 @@ def test_a_place_for_the_state_that_will_not_do_is_no_fault_of_the_bundle(
     assert [(one.field, one.code) for one in problems] == [("journal.directory", code)]
     assert words in problems[0].message
     assert "directory:" in text.splitlines()[problems[0].line - 1]
+
+
+def test_two_plants_do_not_share_a_folder_of_state(plant_folder: Path) -> None:
+    """Another journal below the same folder: overrides, crashes and bundles would be each other's.
+
+    Nothing of either is touched: the one that was there first goes on.
+    """
+    file = write(plant_folder, WITHOUT_BUNDLE.replace("var/journal", "site/south"))
+    (plant_folder / "site").mkdir(mode=0o700)
+    state = plant_folder / "site" / KEPT_FILE
+    save_kept(state, "north-building", Kept(Mode.FULL), 0.0, Moment.now())
+    before = {path: path.read_bytes() for path in state.parent.iterdir()}
+    assert check(file)[1] == []
+    text = file.read_text().replace("name: north-building", "name: south-building")
+    file.write_text(text)
+    _, (problem,) = check(file)
+    assert (problem.field, problem.code) == ("journal.directory", "CFG_STATE")
+    assert "directory:" in text.splitlines()[problem.line - 1]
+    for word in (str(state), "'north-building'", "'south-building'", "a folder of its own"):
+        assert word in problem.message
+    with pytest.raises(ConfigError) as refused:
+        serve(file, max_ticks=1, quiet=True)
+    assert str(refused.value) == problem.text(str(file))
+    assert {path: path.read_bytes() for path in state.parent.iterdir()} == before
+    shutil.rmtree(state.parent)
 
 
 @pytest.mark.parametrize("label", ["observation", "output"])
