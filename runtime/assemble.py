@@ -215,7 +215,7 @@ def leash(config: Config, parts: PlantParts) -> Vector:
     return config.modes.limited_share * span
 
 
-def make_modes(config: Config, parts: PlantParts, asked: Mode = Mode.OFF) -> ModeMachine:
+def make_modes(config: Config, parts: PlantParts, asked: Mode | None = None) -> ModeMachine:
     """The mode machine; comes up not controlling, whatever was asked for before."""
     given = config.modes
     settings = ModeSettings(

@@ -84,7 +84,7 @@ def opcua_tags(parts: "PlantParts", link: OpcUaLink, time_scale: float = 1.0) ->
         }
         if tag.feedback is not None:
             scale = tag.feedback_scale or tag.scale
-            usual = units[name] if scale == 1.0 else ""
+            usual = units.get(name, "") if scale == 1.0 else ""
             entry["feedback"] = {
                 "address": tag.feedback,
                 "wire_type": "auto",

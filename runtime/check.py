@@ -58,12 +58,13 @@ from steadyhand.runtime.config_link import OpcUaLink
 from steadyhand.runtime.disk_trouble import disk_trouble
 from steadyhand.runtime.folders import folder_fault
 from steadyhand.runtime.go_live import GoLive
+from steadyhand.runtime.kept import KEPT_FILE, of_another_plant
 from steadyhand.runtime.operator_socket import socket_fault
 from steadyhand.runtime.panel.access import read_people
 from steadyhand.runtime.quantity import magnitude, same_dimension
 from steadyhand.runtime.scada.people import TrustFolder
 from steadyhand.runtime.scada.people import read_people as read_users
-from steadyhand.runtime.state_folder import kept_bundle
+from steadyhand.runtime.state_folder import kept_bundle, state_folder
 from steadyhand.runtime.yaml_source import Path as FieldPath
 from steadyhand.runtime.yaml_source import Problem
 
@@ -86,7 +87,7 @@ def check(file: Path, bundle: bool = True) -> tuple[Loaded | None, list[Problem]
     if not problems:
         problems += _assembly(loaded)
     if bundle:
-        problems += _bundle(loaded, sound=not problems)
+        problems += _bundle(loaded, problems)
     return loaded, sorted(problems, key=lambda problem: (problem.line, problem.field))
 
 
@@ -135,11 +136,28 @@ def _plant(loaded: Loaded) -> Iterator[Problem]:
         }
         yield from _names(loaded, "signals", plant.observations, signals)
         yield from _names(loaded, "outputs", plant.outputs, outputs)
+        reserved = [
+            *_reserved(loaded, "signals", "observation", plant.observations),
+            *_reserved(loaded, "outputs", "output", plant.outputs),
+        ]
+        yield from reserved
         try:
             opcua_tags(make_plant(loaded), config.link)
         except ConfigError as error:
-            if set(signals) == set(plant.observations.names):
+            named = (set(signals), set(outputs))
+            if not reserved and named == (set(plant.observations.names), set(plant.outputs.names)):
                 yield _problem(loaded, ("link",), str(error), "CFG_ADDRESS")
+
+
+def _reserved(loaded: Loaded, section: str, label: str, wanted: SignalSet) -> Iterator[Problem]:
+    """Signals of the plant that are called like a node of the handshake."""
+    from steadyhand.adapters.opcua.tags import refuse_reserved
+
+    for name in wanted.names:
+        try:
+            refuse_reserved(name, label)
+        except ConfigError as error:
+            yield _problem(loaded, ("link", section, name), str(error), "CFG_DUPTAG")
 
 
 def _names(
@@ -377,8 +395,8 @@ def _secret_fault(file: Path, read: Callable[[Path], object] = read_secret) -> s
     return None
 
 
-def _places(loaded: Loaded) -> Iterator[Problem]:
-    """Where the runtime writes, and what it reads beside the link's files."""
+def _journal(loaded: Loaded) -> Iterator[Problem]:
+    """The place of the journal, and of the plant's state beside it; who signs the journal."""
     config = loaded.config
     journal = loaded.path(config.journal.directory)
     fault = _shared_fault(loaded, journal)
@@ -389,6 +407,8 @@ def _places(loaded: Loaded) -> Iterator[Problem]:
         fault = f"{lock} is no regular file; move it away"
     if fault:
         yield _problem(loaded, ("journal", "directory"), fault, "CFG_FILE")
+    elif fault := of_another_plant(state_folder(loaded) / KEPT_FILE, config.name):
+        yield _problem(loaded, ("journal", "directory"), fault, "CFG_STATE")
     if config.journal.signing_key:
         why = _secret_fault(
             loaded.path(config.journal.signing_key), lambda _: journal_signer(loaded)
@@ -396,6 +416,13 @@ def _places(loaded: Loaded) -> Iterator[Problem]:
         if why:
             text = f"{config.journal.signing_key}: {why}"
             yield _problem(loaded, ("journal", "signing_key"), text, "CFG_FILE")
+
+
+def _places(loaded: Loaded) -> Iterator[Problem]:
+    """Where the runtime writes, and what it reads beside the link's files."""
+    config = loaded.config
+    journal = loaded.path(config.journal.directory)
+    yield from _journal(loaded)
     if config.operator:
         socket = loaded.path(config.operator.socket)
         fault = socket_fault(socket)
@@ -513,26 +540,28 @@ def _assembly(loaded: Loaded) -> Iterator[Problem]:
         yield _problem(loaded, (), str(error), "CFG_ASSEMBLY")
 
 
-def _bundle(loaded: Loaded, sound: bool) -> Iterator[Problem]:
+def _bundle(loaded: Loaded, known: list[Problem]) -> list[Problem]:
     """The bundle is verified as it would be at the start, in a limited child.
 
     Args:
         loaded: the configuration.
-        sound: nothing else is wrong; what is, is named already.
+        known: what else is wrong; it is not named again in words about the bundle.
     """
     section = loaded.config.bundle
     if section is None or not loaded.path(section.trusted_keys).is_dir():
-        return
+        return []
     try:
         parts = make_plant(loaded)
         make_gate(loaded.config, parts, open_bundle(loaded, parts))
     except BundleError as error:
-        yield bundle_problem(loaded, error)
-    except ModelError as error:
-        yield _problem(loaded, ("bundle", "file"), f"{section.file}: {error}", "BUNDLE_TRUST")
-    except ConfigError as error:
-        if sound:
-            yield _problem(loaded, ("bundle", "file"), f"{section.file}: {error}", "BUNDLE_TRUST")
+        found = bundle_problem(loaded, error)
+        return [] if found.field in {problem.field for problem in known} else [found]
+    except (ConfigError, ModelError) as error:
+        if known and isinstance(error, ConfigError):
+            return []
+        text = f"{section.file}: {error}"
+        return [_problem(loaded, ("bundle", "file"), text, "BUNDLE_TRUST")]
+    return []
 
 
 def started_instead(loaded: Loaded, problems: list[Problem]) -> str:
@@ -574,7 +603,10 @@ def go_live_words(loaded: Loaded) -> str:
 
 
 def bundle_problem(loaded: Loaded, error: BundleError) -> Problem:
-    """A refused bundle, with the line that names it."""
-    section = loaded.config.bundle
+    """A refused bundle, with the line that names it, or the folder of what ran here before."""
+    section, journal = loaded.config.bundle, loaded.config.journal
+    if error.code == "BUNDLE_STATE":
+        text = f"{journal.directory}: {error}"
+        return _problem(loaded, ("journal", "directory"), text, error.code)
     name = "" if section is None else f"{section.file}: "
     return _problem(loaded, ("bundle", "file"), f"{name}{error}", error.code)

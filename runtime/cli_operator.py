@@ -115,7 +115,8 @@ def status_table(now: dict[str, Any]) -> Table:
     cause = now["why"] or now["cause"]
     text = detail(cause["signal"], cause["text"])
     why = " ".join(part for part in (cause["code"], cause["signal"], text) if part)
-    asked = "" if now["asked"] == now["mode"] else f" (before the restart: {now['asked']})"
+    other = now["asked"] not in (None, now["mode"])
+    asked = f" (before the restart: {now['asked']})" if other else ""
     for text in held(now):
         table.add_row("OVERRIDE", text)
     proof = " without go-live evidence" * now.get("unproven", False)

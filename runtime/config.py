@@ -10,6 +10,7 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from difflib import get_close_matches
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -139,9 +140,14 @@ def _in_file(loc: tuple[str | int, ...], data: Any) -> FieldPath:  # noqa: ANN40
     return tuple(path)
 
 
+@cache
+def _schema() -> dict[str, Any]:
+    return Config.model_json_schema()
+
+
 def _keys_at(path: FieldPath) -> Iterator[str]:
     """Keys the schema knows at `path`."""
-    schema = Config.model_json_schema()
+    schema = _schema()
     definitions = schema["$defs"]
     nodes = [schema]
     for part in path:

@@ -1,8 +1,9 @@
 """What a configuration is made of: names, files, quantities; and how a value is refused."""
 
-from typing import Annotated, Any
+import re
+from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic_core import PydanticCustomError
 
 from steadyhand.adapters.input_file import CREDENTIALS
@@ -15,12 +16,19 @@ NodeText = Annotated[str, Field(min_length=1, max_length=512)]
 HostName = Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9.-]{0,252}[a-z0-9])?(:[0-9]{1,5})?$")]
 CREDENTIAL = "${" + CREDENTIALS + "}"
 """How the name of a file begins that is a credential of the service."""
+_VARIABLE = re.compile(r"\$[A-Za-z_{]")
 
 
-def _only_credentials(text: str) -> str:
-    """Refuse a variable that would be taken for a folder's name, and a credential with folders."""
+def _as_it_stands(text: str) -> str:
+    """Refuse what a shell would replace and would be taken for a folder's name here, and a
+    credential with folders.
+    """
+    if text.startswith("~"):
+        # a service has another home than the person who checks its file, or none at all: what
+        # `check` found would not be what `run` opens
+        raise refuse("CFG_FILE", f"{text!r}: ~ is not replaced; write the whole path")
     name = text.removeprefix(f"{CREDENTIAL}/")
-    if "${" in name or (name != text and ("/" in name or name in (".", ".."))):
+    if _VARIABLE.search(name) or (name != text and ("/" in name or name in (".", ".."))):
         raise refuse(
             "CFG_FILE",
             f"{text!r}: only {CREDENTIAL}/NAME is understood; other variables are not replaced",
@@ -31,8 +39,18 @@ def _only_credentials(text: str) -> str:
 FileText = Annotated[
     str,
     Field(min_length=1, max_length=4096, pattern=r"^[^\x00]+$"),
-    AfterValidator(_only_credentials),
+    AfterValidator(_as_it_stands),
 ]
+
+
+def _integer(value: object) -> object:
+    """Refuse what only equals a whole number: true is 1 to a comparison, and so is 1.0."""
+    if type(value) is not int:
+        raise refuse("CFG_VERSION", f"{value!r} is no whole number; write 1")
+    return value
+
+
+SchemaVersion = Annotated[Literal[1], BeforeValidator(_integer)]
 Count = Annotated[int, Field(ge=1, le=100_000)]
 DAY_S = 86_400.0
 MIB = 2.0**20

@@ -20,6 +20,7 @@ from steadyhand.runtime.config_fields import (
     Name,
     Period,
     PlantTime,
+    SchemaVersion,
     Section,
     SegmentSize,
     ShadowTime,
@@ -245,7 +246,7 @@ class JournalSection(Section):
 class Config(Section):
     """Everything steadyhand needs to run one plant."""
 
-    schema_version: Literal[1]
+    schema_version: SchemaVersion
     name: Name
     plant: Plant
     period: Period

@@ -63,11 +63,18 @@ class Moment(_Record):
             wall_s=time.time(), boot_s=time.clock_gettime(time.CLOCK_BOOTTIME), boot_id=boot_id
         )
 
-    def since(self, earlier: "Moment") -> float:
-        """Seconds from `earlier` to this; by the wall clock only over a reboot, never below 0."""
+    def since(self, earlier: "Moment") -> float | None:
+        """Seconds from `earlier` to this, by the wall clock only over a reboot; None: unknown.
+
+        Since `earlier` there was at least the time that this machine is up. A clock by which there
+        was less began in the past, as that of a box without a battery does at each boot.
+        """
         if self.boot_id and self.boot_id == earlier.boot_id:
-            return max(0.0, self.boot_s - earlier.boot_s)
-        return max(0.0, self.wall_s - earlier.wall_s)
+            elapsed_s, least_s = self.boot_s - earlier.boot_s, 0.0
+        else:
+            rebooted = self.boot_id and earlier.boot_id
+            elapsed_s, least_s = self.wall_s - earlier.wall_s, self.boot_s if rebooted else 0.0
+        return elapsed_s if elapsed_s >= least_s else None
 
 
 class Counted(_Record):
@@ -221,7 +228,7 @@ class CrashLoop:
         if running.digest:
             crashes = (*crashes, _Crash(policy=running, seen=now, how=how))[-_MOST_KEPT:]
             count = sum(
-                crash.policy.digest == running.digest and now.since(crash.seen) < self._window_s
+                crash.policy.digest == running.digest and self._recent(crash, now)
                 for crash in crashes
             )
             if count >= self._crashes and not self.barred(running.digest):
@@ -231,6 +238,15 @@ class CrashLoop:
                 update={"running": None, "crashes": crashes, "latched": latched}
             )
         )
+
+    def _recent(self, crash: _Crash, now: Moment) -> bool:
+        """Did it happen within the window? One before a reboot only where the clock can tell.
+
+        To count it in doubt would bar the bundle after any three power cuts, years apart, on a box
+        whose clock begins anew at each boot. What crashes again and again does so within a boot.
+        """
+        elapsed_s = now.since(crash.seen)
+        return elapsed_s is not None and elapsed_s < self._window_s
 
     def _how(self) -> tuple[ReasonCode, str]:
         """How the run before ended, as far as the service manager has told."""

@@ -26,19 +26,27 @@ Give = Callable[..., Any]
 class Keepsakes:
     """Used by the loop's thread, between ticks."""
 
-    def __init__(self, folder: Path, time_scale: float, on_event: Event) -> None:
+    def __init__(self, folder: Path, plant: str, time_scale: float, on_event: Event) -> None:
         """Look at what the run before left.
 
         Args:
             folder: of state; it is there.
+            plant: whose it is, by the configuration's name.
             time_scale: plant seconds per second.
             on_event: takes the events. Any thread.
+
+        Raises:
+            ConfigError: the state is another plant's.
         """
         file = folder / KEPT_FILE
-        self._before = load_kept(file, time_scale)
+        before = self._before = load_kept(file, plant, time_scale)
         self._on_event = on_event
+        # the first run leaves its name here, even if nobody ever does anything in it
         self._keeper = Keeper(
-            file, lambda text: on_event({"event": "Kept", "text": text}), self._before.kept
+            file,
+            plant,
+            lambda text: on_event({"event": "Kept", "text": text}),
+            before.kept if before.named else None,
         )
         self.asked: Mode | None = self._before.kept.asked
         """Mode that a person asked for last; None: nobody did."""
@@ -85,8 +93,11 @@ class Keepsakes:
                 yield f"{what} is not put back: {error}"
             else:
                 yield f"{what} holds on, for {span(one.expires_s)}"
+        how = "ended while the runtime was away"
+        if not before.away_known:
+            how = "ended: this machine's clock cannot tell how long the runtime was away"
         for one in before.ended:
-            text = f"override by {one.owner} ended while the runtime was away: {one.reason}"
+            text = f"override by {one.owner} {how}: {one.reason}"
             self._ended(one.output, one.value, text)
             yield f"{one.output}: {text}"
         for waiting in before.kept.waiting:

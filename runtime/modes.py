@@ -83,12 +83,15 @@ class ModeMachine:
     `update` belongs to the tick; the requests are made by the loop thread between ticks.
     """
 
-    def __init__(self, settings: ModeSettings, outputs: SignalSet, asked: Mode = Mode.OFF) -> None:
+    def __init__(
+        self, settings: ModeSettings, outputs: SignalSet, asked: Mode | None = None
+    ) -> None:
         self.settings = settings
         self.mode = Mode.OFF
         """The mode in force."""
         self.asked = asked
-        """What the operator last asked for, perhaps before a restart; grants nothing."""
+        """What a person last asked for, perhaps before a restart; None: nobody ever did. Grants
+        nothing."""
         self.source = Source.HANDS_OFF
         self.demand = Source.HANDS_OFF
         """Most restrictive demand of the last tick."""

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 from typing import NoReturn
 
+from steadyhand.runtime.garbage import share_arenas
 from steadyhand.runtime.spawn import Spawned
 
 
@@ -27,6 +28,7 @@ def run(file: Path, max_ticks: int | None = None, quiet: bool = False) -> None:
         ConfigError: the start is refused.
     """
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a crash leaves no file with our keys in it
+    share_arenas()
     gc.disable()  # importing makes a million objects that stay; the loop collects from then on
     # no package that happens to lie here takes part in reading a configuration, or is looked for
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")

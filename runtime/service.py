@@ -139,7 +139,8 @@ class Service:
         if self.recorder.black_box is None:
             file = black_box_file(loaded)
             self.announcer.say(f"no room for {file}: a kill would lose the last records")
-        self.keepsakes = Keepsakes(folder, self.config.clock.time_scale, self.recorder.event)
+        scale = self.config.clock.time_scale
+        self.keepsakes = Keepsakes(folder, self.config.name, scale, self.recorder.event)
         self._open.callback(self.keepsakes.close)
 
     def _connect(self) -> None:
@@ -149,8 +150,7 @@ class Service:
 
     def _take_up(self, slot: PolicySlot) -> None:
         """Who may drive, and with which bundle; it comes up not controlling."""
-        asked = self.keepsakes.asked or Mode(self.config.modes.initial)
-        self.modes = assemble.make_modes(self.config, self.plant, asked)
+        self.modes = assemble.make_modes(self.config, self.plant, self.keepsakes.asked)
         self.go_live = GoLive.read(self.loaded)
         self.serving = ServingBundle(
             self.loaded,

@@ -37,7 +37,8 @@ def introduction(service: "Service") -> str:
     if service.first.bundle is None:
         controller = f"none: the heuristic {config.fallback.heuristic} drives"
     asked = service.modes.asked
-    before = f" (before the restart {asked} was asked for)" if asked != config.modes.initial else ""
+    other = asked is not None and asked != config.modes.initial
+    before = f" (before the restart {asked} was asked for)" if other else ""
     shown = "none"
     if doors.metrics is not None and doors.metrics.address is not None:
         host, port = doors.metrics.address
@@ -105,7 +106,7 @@ def status(service: "Service", tick: Tick) -> dict[str, Any]:
         "time_s": observation.time_s,
         "now_s": tick.now_s,
         "mode": str(modes.mode),
-        "asked": str(modes.asked),
+        "asked": None if modes.asked is None else str(modes.asked),
         "source": tick.source.name.lower(),
         "cause": {
             "code": str(modes.cause.code),

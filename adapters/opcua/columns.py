@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from steadyhand.adapters.opcua.tags import TagMap
+from steadyhand.adapters.opcua.tags import READ_ROLES, SERVER_STATE, TagMap
 
 
 class Columns:
@@ -11,7 +11,7 @@ class Columns:
     def __init__(self, tags: TagMap) -> None:
         shake = tags.handshake
         outputs = tags.output_signals.names
-        names = ["server_state", *outputs]
+        names = [SERVER_STATE, *outputs]
         self.outputs = slice(1, 1 + len(outputs))
         self.feedback = np.arange(1, 1 + len(outputs))
         for i, (name, tag) in enumerate(zip(outputs, tags.outputs, strict=True)):
@@ -25,7 +25,7 @@ class Columns:
                 self.participation[i] = len(names)
                 names.append(f"{name} participation")
         self.granted = self.plant_heartbeat = self.plant_time = self.sequence = -1
-        for role in ("granted", "plant_heartbeat", "plant_time", "sequence"):
+        for role in READ_ROLES:
             if getattr(shake, role) is not None:
                 setattr(self, role, len(names))
                 names.append(role)

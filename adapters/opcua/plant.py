@@ -24,7 +24,7 @@ from steadyhand.adapters.opcua.resolve import Resolved
 from steadyhand.adapters.opcua.session import LinkTimeoutError, Session, within
 from steadyhand.adapters.opcua.settings import OpcUaSettings
 from steadyhand.adapters.opcua.signs import Signs
-from steadyhand.adapters.opcua.tags import TagMap
+from steadyhand.adapters.opcua.tags import SERVER_STATE, TagMap
 from steadyhand.adapters.opcua.wire import (
     BAD_STATUS,
     EPOCH_1601_S,
@@ -102,9 +102,9 @@ class Plant:
 
     def _reader(self, names: tuple[str, ...]) -> CyclicRead:
         state = ua.NodeId(ua.ObjectIds.Server_ServerStatus_State)
-        nodes = [state if name == "server_state" else self._nodes[name] for name in names]
+        nodes = [state if name == SERVER_STATE else self._nodes[name] for name in names]
         kinds = tuple(
-            WIRE_TYPES["Int32"] if name == "server_state" else self._kinds[name] for name in names
+            WIRE_TYPES["Int32"] if name == SERVER_STATE else self._kinds[name] for name in names
         )
         return CyclicRead(self._session, nodes, kinds)
 

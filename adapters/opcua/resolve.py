@@ -7,7 +7,7 @@ from typing import Any
 from asyncua import ua
 
 from steadyhand.adapters.opcua.session import Session
-from steadyhand.adapters.opcua.tags import AUTO, NodeAddress, Tag, TagMap
+from steadyhand.adapters.opcua.tags import AUTO, READ_ROLES, WRITTEN_ROLES, NodeAddress, Tag, TagMap
 from steadyhand.adapters.opcua.wire import (
     BAD_STATUS,
     WIRE_TYPES,
@@ -60,11 +60,11 @@ def uses_of(tags: TagMap) -> list[Use]:
         if output.participation is not None:
             uses.append(Use(f"{signal.name} participation", output.participation))
     shake = tags.handshake
-    for role in ("granted", "plant_heartbeat", "plant_time", "sequence"):
+    for role in READ_ROLES:
         tag = getattr(shake, role)
         if tag is not None:
             uses.append(Use(role, tag))
-    for role in ("heartbeat", "source", "request"):
+    for role in WRITTEN_ROLES:
         tag = getattr(shake, role)
         if tag is not None:
             uses.append(Use(role, tag, writes=True, reads=False))

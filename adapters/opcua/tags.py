@@ -177,6 +177,15 @@ class Handshake:
     """Written: true while we ask for control, false once released."""
 
 
+READ_ROLES = ("granted", "plant_heartbeat", "plant_time", "sequence")
+WRITTEN_ROLES = ("heartbeat", "source", "request")
+SERVER_STATE = "server_state"
+"""The node that says whether the server itself runs, as readings call it."""
+RESERVED_NAMES = (SERVER_STATE, *READ_ROLES, *WRITTEN_ROLES)
+"""Nodes of a session go by name, those of the plant's signals beside these: a signal of the same
+name would be read from the other's node, with status Good."""
+
+
 @dataclass(frozen=True, slots=True)
 class TagMap:
     """Every node of one plant, in signal order."""
@@ -191,7 +200,8 @@ class TagMap:
         """Refuse a map that does not fit the signals.
 
         Raises:
-            ConfigError: wrong number of tags, or one node written as two things.
+            ConfigError: wrong number of tags, one name for two nodes, or one node written as two
+                things.
         """
         pairs = (
             ("observation", self.observation_signals, self.observations),
@@ -200,13 +210,41 @@ class TagMap:
         for label, signals, tags in pairs:
             if len(signals) != len(tags):
                 raise ConfigError(f"{len(tags)} {label} tags for {len(signals)} signals")
+            for name in signals.names:
+                refuse_reserved(name, label)
+        both = [
+            name for name in self.output_signals.names if name in self.observation_signals.names
+        ]
+        if both:
+            raise ConfigError(
+                f"{', '.join(both)}: observation and output of one name would be one node: "
+                "rename one of them in the plant's definition"
+            )
         shake = self.handshake
         written: list[Tag] = [*self.outputs]
-        written += [tag for tag in (shake.heartbeat, shake.source, shake.request) if tag]
+        written += [tag for role in WRITTEN_ROLES if (tag := getattr(shake, role))]
         addresses = [tag.address.text for tag in written]
         doubled = sorted({text for text in addresses if addresses.count(text) > 1})
         if doubled:
             raise ConfigError(f"nodes written as two things: {', '.join(doubled)}")
+
+
+def refuse_reserved(name: str, label: str) -> None:
+    """Refuse a signal that is called like a node of the handshake, or like the server's state.
+
+    Args:
+        name: of the signal.
+        label: what it is: an observation, an output.
+
+    Raises:
+        ConfigError: it is.
+    """
+    if name in RESERVED_NAMES:
+        what = "server's state" if name == SERVER_STATE else f"handshake's {name}"
+        raise ConfigError(
+            f"{label} {name!r} is called like the {what}, and would be read from its node: rename "
+            f"the signal in the plant's definition; taken are: {', '.join(RESERVED_NAMES)}"
+        )
 
 
 def read_tag_map(

@@ -89,7 +89,7 @@ def settle_up(
         return narrow_up(value)
     steps = value / grid
     near = np.rint(steps)
-    return (near if abs(near - steps) <= ROUNDING * abs(steps) else np.ceil(steps)) * grid
+    return (near if steps - near <= ROUNDING * abs(steps) else np.ceil(steps)) * grid
 
 
 @njit(cache=True)
@@ -104,7 +104,7 @@ def settle_down(
         return narrow_down(value)
     steps = value / grid
     near = np.rint(steps)
-    return (near if abs(near - steps) <= ROUNDING * abs(steps) else np.floor(steps)) * grid
+    return (near if near - steps <= ROUNDING * abs(steps) else np.floor(steps)) * grid
 
 
 @njit(cache=True)

@@ -173,7 +173,7 @@ _MODE = ObjectType(
     "ModeType",
     "The operator asks for a mode; plant and trust grant who drives.",
     (
-        _choice("Asked", MODES, "asked for last, perhaps before a restart"),
+        _choice("Asked", MODES, "asked for last, perhaps before a restart; no data: by nobody yet"),
         _choice("InForce", MODES, "in force now"),
         _choice("Source", SOURCES, "who drives"),
         _text("ReasonCode", "why it is not less restricted: the code"),

@@ -162,7 +162,7 @@ def _count(value: int) -> Reading:
     return Reading(None, NO_DATA) if value < 0 else Reading(value & 0xFFFFFFFF)
 
 
-def _choice(choices: tuple[str, ...], value: str) -> Reading:
+def _choice(choices: tuple[str, ...], value: str | None) -> Reading:
     return Reading(choices.index(value)) if value in choices else Reading(None, NO_DATA)
 
 

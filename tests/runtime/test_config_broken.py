@@ -5,16 +5,25 @@ import os
 import re
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from steadyhand.adapters.opcua.settings import INSECURE_WORD
+from steadyhand.adapters.opcua.tags import RESERVED_NAMES
+from steadyhand.controllers.catalogue import PLANTS, plant_kind
 from steadyhand.controllers.errors import ConfigError
+from steadyhand.controllers.plants.thermal_storage import ThermalStorage
+from steadyhand.controllers.signals import SignalSet
 from steadyhand.runtime.check import check
 from steadyhand.runtime.config import parse_config
 from steadyhand.runtime.config_schema import json_schema
+from steadyhand.runtime.crash_loop import Moment
 from steadyhand.runtime.exits import exit_of
+from steadyhand.runtime.kept import KEPT_FILE, Kept, save_kept
+from steadyhand.runtime.modes import Mode
 from steadyhand.runtime.operator_protocol import Role
 from steadyhand.runtime.pki import make_authority
 from steadyhand.runtime.quantity import magnitude
@@ -148,6 +157,9 @@ BROKEN: dict[str, tuple[str, str, str, str, tuple[str, ...]]] = {
     "unknown signal": (
         "    cooling_load_kw: {", "    cooling_laod_kw: {",
         "link.signals.cooling_laod_kw", "CFG_UNKNOWN", ("cooling_load_kw",)),
+    "unknown output": (
+        "    storage_discharge_kw:\n", "    storageadischarge_kw:\n",
+        "link.outputs.storageadischarge_kw", "CFG_UNKNOWN", ("storage_discharge_kw",)),
     "two signals on one node": (
         "s=cooling_load_kw", "s=storage_energy_kwh", "link", "CFG_DUPTAG", ("storage_energy_kwh",)),
     "output on a measured node": (
@@ -334,6 +346,9 @@ BROKEN: dict[str, tuple[str, str, str, str, tuple[str, ...]]] = {
     "socket where nothing can be": (
         "socket: var/operator.sock", "socket: /proc/operator.sock",
         "operator.socket", "CFG_FILE", ("/proc", "nothing can be written")),
+    "journal in a device": (
+        "directory: var/journal", "directory: /dev/null/journal",
+        "journal.directory", "CFG_FILE", ("/dev/null is no folder",)),
     "journal where nothing can be": (
         "directory: var/journal", "directory: /proc/journal",
         "journal.directory", "CFG_FILE", ("/proc", "nothing can be written")),
@@ -449,6 +464,79 @@ def test_what_check_refuses_run_refuses_likewise(name: str, plant_folder: Path) 
     if field == "bundle.file":  # what runs after crashes is decided, and remembered, before that
         shutil.rmtree(plant_folder / "var", ignore_errors=True)
     assert sorted(plant_folder.rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    ("directory", "code", "words"),
+    [
+        ("/dev/null/x", "CFG_FILE", "/dev/null is no folder"),
+        ("open/journal", "BUNDLE_STATE", "others may write to it"),
+    ],
+)
+def test_a_place_for_the_state_that_will_not_do_is_no_fault_of_the_bundle(
+    directory: str, code: str, words: str, plant_folder: Path
+) -> None:
+    (plant_folder / "open").mkdir(exist_ok=True)
+    (plant_folder / "open").chmod(0o777)
+    text = SHIPPED.read_text().replace("directory: var/journal", f"directory: {directory}")
+    _, problems = check(write(plant_folder, text))
+    (plant_folder / "open").rmdir()
+    assert [(one.field, one.code) for one in problems] == [("journal.directory", code)]
+    assert words in problems[0].message
+    assert "directory:" in text.splitlines()[problems[0].line - 1]
+
+
+def test_two_plants_do_not_share_a_folder_of_state(plant_folder: Path) -> None:
+    """Another journal below the same folder: overrides, crashes and bundles would be each other's.
+
+    Nothing of either is touched: the one that was there first goes on.
+    """
+    file = write(plant_folder, WITHOUT_BUNDLE.replace("var/journal", "site/south"))
+    (plant_folder / "site").mkdir(mode=0o700)
+    state = plant_folder / "site" / KEPT_FILE
+    save_kept(state, "north-building", Kept(Mode.FULL), 0.0, Moment.now())
+    before = {path: path.read_bytes() for path in state.parent.iterdir()}
+    assert check(file)[1] == []
+    text = file.read_text().replace("name: north-building", "name: south-building")
+    file.write_text(text)
+    _, (problem,) = check(file)
+    assert (problem.field, problem.code) == ("journal.directory", "CFG_STATE")
+    assert "directory:" in text.splitlines()[problem.line - 1]
+    for word in (str(state), "'north-building'", "'south-building'", "a folder of its own"):
+        assert word in problem.message
+    with pytest.raises(ConfigError) as refused:
+        serve(file, max_ticks=1, quiet=True)
+    assert str(refused.value) == problem.text(str(file))
+    assert {path: path.read_bytes() for path in state.parent.iterdir()} == before
+    shutil.rmtree(state.parent)
+
+
+@pytest.mark.parametrize("label", ["observation", "output"])
+@pytest.mark.parametrize("name", RESERVED_NAMES)
+def test_a_plant_whose_signal_is_called_like_a_node_of_the_handshake(
+    name: str, label: str, plant_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would be read from that node, with status Good."""
+    kind, of = plant_kind("thermal_storage"), f"{label}s"
+    first, *others = getattr(ThermalStorage(kind.parameters), of).signals
+
+    class Called(ThermalStorage):
+        """The shipped plant, whose first signal has another name."""
+
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            super().__init__(*arguments, **options)
+            setattr(self, of, SignalSet((replace(first, name=name), *others)))
+
+    monkeypatch.setitem(PLANTS, kind.id, replace(kind, plant=Called))
+    text = WITHOUT_BUNDLE.replace(f"    {first.name}: {{", f"    {name}: {{")
+    text = text.replace(f"    {first.name}:\n", f"    {name}:\n")
+    line = 1 + next(i for i, row in enumerate(text.splitlines()) if row.startswith(f"    {name}:"))
+    _, problems = check(write(plant_folder, text))
+    field = f"link.{'signals' if label == 'observation' else 'outputs'}.{name}"
+    (found,) = [one for one in problems if one.field == field]
+    assert (found.line, found.code) == (line, "CFG_DUPTAG")
+    assert f"{label} {name!r} is called like the" in found.message
+    assert "rename the signal" in found.message
 
 
 def quantities() -> Iterator[tuple[str, ...]]:

@@ -36,6 +36,11 @@ class Hands:
             wall_s=1.7e9 + self.s + self.wall_offset_s, boot_s=self.s, boot_id=str(self.boot)
         )
 
+    def reboot(self, wall_s, up_s=5.0):
+        """The machine is up for so long, and its wall clock stands there."""
+        self.boot += 1
+        self.s, self.wall_offset_s = up_s, wall_s - 1.7e9 - up_s
+
 
 @pytest.fixture
 def clock():
@@ -169,19 +174,50 @@ def test_a_wall_clock_that_is_set_moves_nothing(start, clock):
 def test_over_a_reboot_the_wall_clock_is_all_there_is(start, clock):
     crash(start)
     crash(start)  # finds the first, before the reboot
-    clock.boot += 1
-    clock.s, clock.wall_offset_s = 5.0, 1995.0 + 1000.0  # 2000 s later by the wall clock
+    clock.reboot(1.7e9 + 3000.0)  # 2000 s later
     crash(start)
     assert start().latched == ()  # three altogether, two of them within the window
 
 
-def test_a_machine_that_has_no_clock_after_a_reboot_forgets_no_crash(start, clock):
+@pytest.mark.parametrize(("off_s", "barred"), [(60.0, True), (400.0, False)])
+def test_a_machine_that_goes_down_with_it_counts_where_its_clock_goes_on(
+    start, clock, off_s, barred
+):
+    for _ in range(3):
+        crash(start)
+        clock.reboot(clock().wall_s + off_s)
+    assert bool(start().barred(ONE.digest)) is barred
+
+
+@pytest.mark.parametrize("begins_s", [0.0, 1.6e9])
+@pytest.mark.parametrize("later_s", [0.0, 0.5, -0.5])
+def test_power_cuts_bar_nothing_on_a_box_whose_clock_begins_anew_each_time(
+    start, clock, begins_s, later_s
+):
+    """By that clock all of them happened in the same few seconds."""
+    for number in range(20):
+        clock.reboot(begins_s + 20.0 + number * later_s, up_s=20.0)
+        assert crash(start).barred(ONE.digest) == ""
+
+
+@pytest.mark.parametrize("wall_s", [0.0, 1.6e9, 1.7e9 + 2000.0])
+def test_whatever_the_clock_says_after_a_reboot_crashes_within_it_count(start, clock, wall_s):
     crash(start)
     crash(start)
-    clock.boot += 1
-    clock.wall_offset_s = -1e6
-    crash(start)
+    clock.reboot(wall_s)
+    crash(start)  # finds the second one of before: the first that is seen in this boot
+    assert crash(start).latched == ()
     assert start().latched == (ONE,)
+
+
+def test_a_clock_that_is_put_right_after_the_boot_bars_nothing_by_itself(start, clock):
+    for number in range(10):
+        clock.reboot(20.0, up_s=20.0)
+        crash(start)
+        clock.wall_offset_s = 86_400.0 * number  # the time server answers
+        assert start().barred(ONE.digest) == ""
+        clock.s += WINDOW_S
+        crash(start)
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,14 @@
 """Garbage goes between ticks, and all of it goes."""
 
 import gc
+import platform
+import subprocess
+import sys
 import weakref
 
 import pytest
 
-from steadyhand.runtime.garbage import EVERY_S, FIRST_S, ROOM, Garbage
+from steadyhand.runtime.garbage import ARENAS, EVERY_S, FIRST_S, ROOM, Garbage
 
 
 class Ring:
@@ -84,3 +87,37 @@ def test_the_room_that_is_needed_is_what_the_last_one_took(garbage, monkeypatch)
     assert left() is not None
     garbage.collect(garbage.clock.now_s + 1.01 * ROOM * 0.5)
     assert left() is None
+
+
+PLACES = """
+import ctypes, sys, threading
+from steadyhand.runtime.garbage import share_arenas
+
+if sys.argv[1] == "shared":
+    share_arenas()
+barrier = threading.Barrier(12)
+
+def work():
+    kept = [bytes(2000) for _ in range(50)]  # too large for Python's own pools
+    barrier.wait()
+    assert len(kept) == 50
+
+threads = [threading.Thread(target=work) for _ in range(12)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+libc = ctypes.CDLL(None)
+libc.malloc_info(0, ctypes.c_void_p.in_dll(libc, "stdout"))
+libc.fflush(None)
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library than glibc")
+def test_threads_share_their_memory():
+    """Without it each thread has a place of its own, which proves that this one counts them."""
+    counts = {}
+    for how in ("shared", "alone"):
+        done = subprocess.run([sys.executable, "-c", PLACES, how], capture_output=True, check=True)
+        counts[how] = done.stdout.count(b"<heap ")
+    assert counts["shared"] <= ARENAS < counts["alone"]

@@ -282,11 +282,11 @@ def test_the_door_of_the_operators(tmp_path, told, monkeypatch):
 def test_the_keeper_of_what_people_did(tmp_path, told, monkeypatch):
     monkeypatch.setattr(kept_module, "save_kept", once(kept_module.save_kept, Unexpected()))
     file = tmp_path / "kept.json"
-    keeper = Keeper(file, lambda text: None, Kept())
+    keeper = Keeper(file, "north", lambda text: None, Kept())
     keeper.keep(Kept(asked=Mode.SHADOW), 1.0)
     eventually(lambda: told)
     keeper.keep(Kept(asked=Mode.ADVISORY), 2.0)
-    eventually(lambda: load_kept(file, 1.0).kept.asked is Mode.ADVISORY)
+    eventually(lambda: load_kept(file, "north", 1.0).kept.asked is Mode.ADVISORY)
     keeper.close()
     assert [death.name for death in told] == ["kept"]
 

@@ -67,6 +67,7 @@ def driving(source=Source.POLICY, setup=AT_ONCE):
 
 
 def test_comes_up_not_controlling_whatever_was_asked_before():
+    assert ModeMachine(AT_ONCE, OUTPUTS).asked is None
     machine = ModeMachine(AT_ONCE, OUTPUTS, asked=Mode.FULL)
     assert (machine.mode, machine.asked, machine.source) == (Mode.OFF, Mode.FULL, Source.HANDS_OFF)
     for k in range(50):

@@ -33,6 +33,13 @@ def test_what_was_asked_for_before_a_restart_is_not_watching(asked):
     assert in_control(told(mode="off", asked=asked, source="hands_off")) is Answer.NO
 
 
+@pytest.mark.parametrize("mode", ["off", "shadow", "advisory", "limited", "full"])
+def test_a_person_who_never_asked_wants_nothing_but_the_mode_in_force(mode):
+    driving = mode in ("limited", "full")
+    answer = in_control(told(mode=mode, asked=None, source="hands_off"))
+    assert answer is (Answer.NO if driving else Answer.WATCHING)
+
+
 def test_who_drives_needs_no_way_back():
     assert list(way_back(told(source="policy"))) == []
 

@@ -5,6 +5,8 @@ from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from steadyhand.controllers.reasons import ReasonCode
 from steadyhand.controllers.signals import Signal, SignalSet
@@ -24,11 +26,11 @@ def told(modes, go_live=NO_GATE, bundle=BUNDLE, now=END):
     return {one.code: one for one in reminders(modes, go_live, bundle, now.timestamp())}
 
 
-def machine(asked=Mode.OFF):
+def machine(asked=None):
     return ModeMachine(ModeSettings(), OUTPUTS, asked)
 
 
-@pytest.mark.parametrize("asked", list(Mode))
+@pytest.mark.parametrize("asked", [None, *Mode])
 @pytest.mark.parametrize("mode", list(Mode))
 def test_less_than_was_asked_for(asked, mode):
     modes = machine(asked)
@@ -37,6 +39,28 @@ def test_less_than_was_asked_for(asked, mode):
     assert (ReasonCode.NOT_RESUMED in told(modes)) is less
     modes.request(mode, "anna")
     assert told(modes) == {}, "she knows what she asked for"
+
+
+RUNS = st.lists(
+    st.tuples(st.sampled_from(Mode), st.lists(st.sampled_from(Mode), max_size=2)), max_size=6
+)
+
+
+@given(RUNS)
+def test_what_the_configuration_says_is_nobodys_wish(runs):
+    """Runs one after the other, each with its `modes.initial` and what people ask for in it."""
+    wish = None
+    for initial, asks in runs:
+        modes = machine(wish)
+        modes.request(initial, "configuration", wish=False)
+        assert modes.asked is wish
+        less = wish in DRIVING_MODES and list(Mode).index(initial) < list(Mode).index(wish)
+        assert (ReasonCode.NOT_RESUMED in told(modes)) is less
+        for mode in asks:
+            modes.request(mode, "anna")
+            assert told(modes) == {}
+        wish = asks[-1] if asks else wish
+        assert modes.asked is wish
 
 
 @pytest.mark.parametrize(("left_s", "soon"), [(361.0, False), (360.0, True), (1.0, True)])

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from pydantic import ValidationError
 
 from steadyhand.controllers.frames import Observation
 from steadyhand.controllers.reasons import ReasonCode
@@ -98,6 +99,71 @@ def test_no_section_lets_an_unknown_key_pass():
     assert len(found) > 20
     assert [one.__name__ for one in found if one.model_config.get("extra") != "forbid"] == []
     assert [one.__name__ for one in found if not one.model_config.get("strict")] == []
+
+
+def fields(holds: str) -> Iterator[tuple[type[Section], str, bool]]:
+    """Every field of every section whose schema holds a word, and whether it is a list."""
+    for section in sections():
+        for key, schema in section.model_json_schema()["properties"].items():
+            if holds in json.dumps(schema):
+                yield section, key, "items" in schema
+
+
+def refusals(section: type[Section], key: str, value: object) -> list[tuple[str, str]]:
+    """Type and text of each error at `key`, where it holds `value`."""
+    with pytest.raises(ValidationError) as refused:
+        section.model_validate({key: value})
+    found = [one for one in refused.value.errors() if one["loc"][0] == key]
+    return [(one["type"], one["msg"]) for one in found]
+
+
+WHOLE = list(fields('"integer"'))
+NUMBERS = [*fields('"number"'), *WHOLE]
+FILES = list(fields('"pattern": "^[^\\\\x00]+$"'))
+
+
+def test_numbers_and_files_are_found():
+    assert (len(NUMBERS), len(WHOLE), len(FILES)) == (19, 7, 17)
+
+
+@pytest.mark.parametrize(("section", "key", "many"), NUMBERS)
+@pytest.mark.parametrize("value", [True, False, "1", "0.5"])
+def test_a_number_is_no_truth_and_no_text(section, key, many, value):
+    """To a comparison true is 1 and false is 0."""
+    assert refusals(section, key, [value] if many else value)
+
+
+@pytest.mark.parametrize(("section", "key", "many"), WHOLE)
+def test_a_whole_number_is_written_without_a_point(section, key, many):
+    assert not many
+    assert refusals(section, key, 1.0)
+
+
+@pytest.mark.parametrize("version", ["true", "1.0", "'1'", "2", "0", "null", "[1]"])
+def test_the_version_is_one_and_nothing_that_equals_it(version):
+    text = FILE.read_text().replace("schema_version: 1", f"schema_version: {version}")
+    (problem,) = parse_config(text.encode(), FILE)
+    assert (problem.field, problem.code) == ("schema_version", "CFG_VERSION")
+    assert text.splitlines()[problem.line - 1].startswith("schema_version")
+
+
+@pytest.mark.parametrize(("section", "key", "many"), FILES)
+@pytest.mark.parametrize("name", ["~", "~/x", "~plant/x", "$HOME/x", "${HOME}/x", "a/$B/c"])
+def test_what_a_shell_would_replace_is_in_no_files_name(section, key, many, name):
+    """A folder called ~ would be made; and a service has another home than who checks its file."""
+    ((kind, text),) = refusals(section, key, [name] if many else name)
+    assert kind == "steadyhand.CFG_FILE"
+    assert repr(name) in text
+    assert "not replaced" in text
+
+
+@pytest.mark.parametrize("name", ["./~x", "a~", "a/~/b", "cost$", "5$/x"])
+def test_what_no_shell_replaces_is_a_name(name):
+    content = data()
+    content["bundle"]["file"] = name
+    loaded = parsed(content)
+    assert isinstance(loaded, Loaded), loaded
+    assert loaded.path(loaded.config.bundle.file) == FILE.parent / name
 
 
 @pytest.mark.parametrize("number", [0.0, 25.0, 35.5])

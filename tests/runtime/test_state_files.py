@@ -62,7 +62,7 @@ def within(act, limit_s=20.0):
 def test_what_people_did(tmp_path, odd):
     path = tmp_path / "kept.json"
     odd(path)
-    before = within(lambda: load_kept(path, 1.0))
+    before = within(lambda: load_kept(path, "north", 1.0))
     assert before.kept == Kept()
     assert str(path) in before.fault
 

@@ -26,7 +26,7 @@ export function showControl(state, answer, elapsed) {
   document.body.dataset.answer = answer;
   document.body.dataset.severity = state?.why?.severity ?? "";
   if (!state || state.tick === null) return;
-  const asked = state.asked === state.mode ? "" : ` (before the restart: ${state.asked})`;
+  const asked = [null, state.mode].includes(state.asked) ? "" : ` (before the restart: ${state.asked})`;
   facts($("control-facts"), [
     ["Since", `${moment(state.since_wall_s)}${answer === "unknown" ? ", as far as is known" : `, for ${duration(elapsed)}`}`
       + ` (plant time ${plantTime(state.since_plant_s)})`],

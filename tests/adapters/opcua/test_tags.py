@@ -2,9 +2,15 @@
 
 import pytest
 
+from steadyhand.adapters.opcua.columns import Columns
+from steadyhand.adapters.opcua.resolve import uses_of
 from steadyhand.adapters.opcua.tags import (
+    READ_ROLES,
+    RESERVED_NAMES,
     STANDARD_NAMESPACE,
+    WRITTEN_ROLES,
     Freshness,
+    Handshake,
     Tag,
     parse_address,
     read_tag_map,
@@ -113,6 +119,35 @@ def test_a_map_is_read_in_signal_order() -> None:
 def test_a_broken_map_names_what_is_wrong(changes, says) -> None:
     with pytest.raises(ConfigError, match=says):
         read_tag_map(Y, U, plain(**changes))
+
+
+@pytest.mark.parametrize("label", ["observation", "output"])
+@pytest.mark.parametrize("name", RESERVED_NAMES)
+def test_a_signal_called_like_a_node_of_the_handshake_is_refused(name, label) -> None:
+    """Whether the plant has that node or not: it may be given one, and then be read instead."""
+    called = SignalSet((Signal(name, "m", 0.0, 10.0),))
+    observations, outputs = (called, U) if label == "observation" else (Y, called)
+    settings = plain(**{f"{label}s": {name: node("x")}})
+    with pytest.raises(ConfigError) as caught:
+        read_tag_map(observations, outputs, settings)
+    for word in (f"{label} {name!r}", "rename the signal", *RESERVED_NAMES):
+        assert word in str(caught.value)
+
+
+def test_one_name_for_an_observation_and_an_output_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"level, flow: observation and output .* rename"):
+        read_tag_map(Y, Y, plain(outputs={"level": node("a"), "flow": node("b")}))
+
+
+def test_every_node_of_a_reading_has_a_name_of_its_own() -> None:
+    """All roles, feedback and participation; a role that is added must be reserved as well."""
+    assert {*READ_ROLES, *WRITTEN_ROLES} == set(Handshake.__dataclass_fields__)
+    outputs = {"valve": {"address": node("valve"), "feedback": node("f"), "participation": "i=9"}}
+    roles = {role: node(role) for role in Handshake.__dataclass_fields__}
+    tags = read_tag_map(Y, U, plain(outputs=outputs, handshake=roles))
+    names = [use.name for use in uses_of(tags)]
+    assert len(set(names)) == len(names) == 3 + 2 + len(roles)
+    assert {*Columns(tags).control} - {*names} <= {*RESERVED_NAMES}
 
 
 def test_a_scale_must_be_finite() -> None:

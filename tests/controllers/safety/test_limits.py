@@ -415,6 +415,18 @@ class TestWholeNumbers:
             assert near in (above, below)
             assert abs(near - value) <= 0.5000001 * step
 
+    @pytest.mark.parametrize("steps", [-7.0, -3.0, -1.0, 1.0, 3.0, 7.0])
+    @pytest.mark.parametrize("settled", [module.settle_up, module.settle_down])
+    def test_a_whole_number_but_for_rounding_is_that_number(self, steps, settled) -> None:
+        for value in (np.nextafter(steps, -inf), steps, np.nextafter(steps, inf)):
+            assert settled(float(value), 1.0) == steps
+        assert module.settle_up(steps * (1.0 + 1e-12), 1.0) == steps + (steps > 0.0)
+        assert module.settle_down(steps * (1.0 + 1e-12), 1.0) == steps - (steps < 0.0)
+
+    def test_nothing_is_nothing_and_no_end_has_none(self) -> None:
+        for settled in (module.settle, module.settle_up, module.settle_down):
+            assert [settled(value, 0.1) for value in (0.0, inf, -inf)] == [0.0, inf, -inf]
+
     def test_by_hand(self) -> None:
         limits = Limits(pump(-1.05, 2.0, 0.75), 1.0, (Whole(0.1, -128, 127),))
         for wanted, last, expected in (
@@ -518,6 +530,7 @@ class TestWholeNumbers:
             ((0.0, 300.0), Whole(1.0, 0, 255), "do not fit the type"),
             ((-1.0, 1.0), Whole(1.0, 0, 255), "do not fit the type"),
             ((0.2, 0.8), Whole(1.0, 0, 255), "do not fit the type"),
+            ((0.2, 1.5), Whole(1.0, 0, 255), "do not fit the type"),  # one number is no choice
             ((0.0, 1.0), Whole(0.0, 0, 255), "step=0.0"),
             ((0.0, 1.0), Whole(nan, 0, 255), "step=nan"),
             ((0.0, 9.0, 0.4), Whole(1.0, 0, 255), "could never move"),
@@ -526,3 +539,12 @@ class TestWholeNumbers:
     def test_what_cannot_be_said_is_refused(self, bounds, kind, words) -> None:
         with pytest.raises(SafetyError, match=words):
             Limits(pump(*bounds), 1.0, (kind,))
+
+    @pytest.mark.parametrize("bounds", [(-0.5, 9.0), (0.0, 255.5), (0.0, 9.0, 1.0 - ROUNDING)])
+    def test_what_can_just_be_said_is_not(self, bounds) -> None:
+        Limits(pump(*bounds), 1.0, (Whole(1.0, 0, 255),))
+
+    def test_a_ramp_counts_over_a_period(self) -> None:
+        Limits(pump(0.0, 9.0, 0.5), 2.0, (Whole(1.0, 0, 255),))
+        with pytest.raises(SafetyError, match="could never move"):
+            Limits(pump(0.0, 9.0, 1.0), 0.5, (Whole(1.0, 0, 255),))

@@ -149,6 +149,7 @@ def status(**change):
         ({"source": "hands_off", "mode": "shadow"}, 200),
         ({"source": "hands_off", "mode": "off"}, 200),
         ({"source": "hands_off", "mode": "off", "asked": "full"}, 150),
+        ({"source": "hands_off", "mode": "off", "asked": None}, 200),
         ({"link": "down"}, 50),
         ({"link": "connecting", "source": "hands_off"}, 50),
         ({"journal": {"fault": "disk full"}}, 199),
