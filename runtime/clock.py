@@ -119,6 +119,10 @@ class PacedClock:
         return Beat(plant_s, now_s - planned_s, skipped, deadline_s)
 
 
+NO_IMAGE = 0
+"""What a link numbers the image it starts with; its time is none."""
+
+
 class PlantClock:
     """Ticks with the plant: at the first image of each period of plant time.
 
@@ -167,6 +171,8 @@ class PlantClock:
         while (left_s := until_s - self._monotonic()) > 0.0:
             if self._link.wait_fresh(after_sequence, min(left_s, SLICE_S)):
                 after_sequence, plant_s = self._link.newest()
+                if after_sequence == NO_IMAGE:  # a beat all the same, so that people are answered
+                    break
                 period = floor(plant_s / self._period_s + 1e-6)
                 if period != self._period:
                     before, self._period = self._period, period

@@ -8,7 +8,7 @@ write ──► slot (newest only) ──► one batch write, then read-back
 import logging
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -34,9 +34,9 @@ _log = logging.getLogger(__name__)
 
 RELEASE_S = 0.5
 """Longest wait of a loop for the plant to hear that it has its own control back."""
-CLOSE_S = 2.0
-"""The same at the end, when nobody can tell it later: a read under way and the word itself, each as
-slow as the shipped time-out of a request lets them be.
+CLOSE_REQUESTS, CLOSE_MOST_S = 4, 4.0
+"""The same at the end, when nobody can tell it later: so many requests before the word is through,
+each as slow as its time-out lets it be (a first command takes two and a read-back); at most.
 """
 LATE_SHARE = 0.5
 """A command without an answer for this share of a period, when the next image is looked at, is
@@ -134,12 +134,13 @@ class OpcUaLink:
             return
         self._let_go(self._worker)
         worker, self._worker = self._worker, None
-        if not worker.handed_back(CLOSE_S):
+        worker.handed_back(min(CLOSE_REQUESTS * self._settings.request_timeout_s, CLOSE_MOST_S))
+        worker.stop(JOIN_S)
+        if worker.owes:
             _log.warning(
                 "the plant could not be told that it is handed back: it takes itself back when it "
                 "misses our heartbeat"
             )
-        worker.stop(JOIN_S)
 
     def read(self, now_s: float) -> Observation:
         """Newest process image, aged to this moment.
@@ -151,11 +152,10 @@ class OpcUaLink:
         observation = self._board.observation(self._monotonic(), self._settings.time_scale)
         stuck = self.stuck()
         if not stuck:
-            late_s = self._out_s()
-            if late_s < LATE_SHARE * self._settings.command_life_s:
+            unanswered = tuple(self._unanswered())
+            if not unanswered:
                 return observation
-            late = Fault(ReasonCode.WRITE_LATE, "", late_s, self._settings.command_life_s)
-            return replace(observation, faults=(*observation.faults, late))
+            return replace(observation, faults=(*observation.faults, *unanswered))
         died = Fault(ReasonCode.TASK_DIED, text=stuck)
         return replace(
             observation,
@@ -237,6 +237,14 @@ class OpcUaLink:
         if waits_s > self._answer_s:
             return f"command {self._put} is neither confirmed nor refused since {waits_s:.0f} s"
         return ""
+
+    def _unanswered(self) -> Iterator[Fault]:
+        """What the plant has not taken yet."""
+        late_s = self._out_s()
+        if late_s >= LATE_SHARE * self._settings.command_life_s:
+            yield Fault(ReasonCode.WRITE_LATE, "", late_s, self._settings.command_life_s)
+        if self._worker is not None and self._worker.not_taken:
+            yield self._worker.owing
 
     def _out_s(self) -> float:
         """How long a command has been out without an answer; 0 while none is."""

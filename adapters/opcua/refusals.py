@@ -1,9 +1,13 @@
 """Why a server does not let us in, in words that say what to do about it."""
 
 import socket
+from asyncio import CancelledError
 
 from steadyhand.adapters.opcua.settings import OpcUaSettings
 from steadyhand.controllers.errors import LinkError
+
+FOREIGN_TEXT = 200
+"""Characters of somebody else's words that one line has room for."""
 
 
 def words_of(error: BaseException, settings: OpcUaSettings) -> str:
@@ -18,7 +22,10 @@ def words_of(error: BaseException, settings: OpcUaSettings) -> str:
     if isinstance(error, socket.gaierror):
         return f"the host of {settings.endpoint} is unknown: correct endpoint or the name service"
     name = type(error).__name__
-    said = f"{name}: {error}" if str(error) else name
+    if isinstance(error, CancelledError):  # what was under way is in it, in bytes
+        return "the connection ended while it was being used"
+    text = str(error)[:FOREIGN_TEXT]
+    said = f"{name}: {text}" if text else name
     remedy = _remedy(name, settings)
     return f"{said}: {remedy}" if remedy else said
 

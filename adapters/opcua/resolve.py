@@ -1,6 +1,6 @@
 """Find and check every node, anew in each session, before the link counts as up."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -129,11 +129,25 @@ async def resolve(session: Session, tags: TagMap, pinned: dict[str, WireType]) -
     kinds |= {u.name: WIRE_TYPES[u.tag.wire_type] for u in uses if u.tag.wire_type != AUTO}
     nodes, faults = await _find(session, uses, namespaces)
     found = [use for use in uses if use.name in nodes]
+    faults += _written_twice(found, nodes)
     faults += await _check_nodes(session, found, nodes, kinds)
     faults += await _check_units(session, found, nodes)
     if faults:
         raise VerificationError(tuple(faults))
     return Resolved(nodes, namespaces, kinds)
+
+
+def _written_twice(uses: list[Use], nodes: dict[str, Any]) -> Iterator[Fault]:
+    """Nodes that are written as two things; their addresses may be of two forms."""
+    first: dict[Any, Use] = {}
+    for use in uses:
+        other = first.setdefault(nodes[use.name], use) if use.writes else use
+        if other is not use:
+            text = (
+                f"{use.name}: {use.tag.address.text} is the node of {other.name} "
+                f"({other.tag.address.text}), and both are written: correct one of the two"
+            )
+            yield Fault(ReasonCode.TAG_TYPE, use.name, text=text)
 
 
 async def writable(session: Session, tags: TagMap) -> list[str]:

@@ -101,11 +101,14 @@ def in_wire_units(limit: float, scale: float) -> float:
 
 
 def holds_some_value(kind: WireType, low: float, high: float) -> bool:
-    """Does the type hold any number inside [low, high], and both limits inside its range?"""
+    """Does the type hold any number inside [low, high], and both limits inside its range?
+
+    Of whole numbers, the outermost ones inside the limits count: nothing beyond is ever written.
+    """
+    if kind.integral:
+        return kind.low <= ceil(low) <= floor(high) <= kind.high
     if low < kind.low or high > kind.high:
         return False
-    if kind.integral:
-        return ceil(low) <= floor(high)
     rounded = round_inside(nextafter(low, inf), kind, low, high)
     return low <= rounded <= high
 

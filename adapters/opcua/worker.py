@@ -109,6 +109,8 @@ class Worker:
         """Number of the last command before the plant was handed back: no such is sent any more."""
         self._given_back = 0
         """Of which hand-backs the plant knows, or need not know any more, by that number."""
+        self.not_taken = ""
+        """Why the plant does not take it that it is handed back; empty: it does, or need not."""
 
     @property
     def server_ends_s(self) -> float:
@@ -155,6 +157,12 @@ class Worker:
     def owes(self) -> bool:
         """Has the plant still to be told that it was handed back?"""
         return self._withdrawn > self._given_back
+
+    @property
+    def owing(self) -> Fault:
+        """That the plant does not take it that it is handed back."""
+        text = f"the plant does not take that it is handed back: {self.not_taken}; tried again"
+        return Fault(ReasonCode.WRITE_FAILED, text=text)
 
     def handed_back(self, patience_s: float) -> bool:
         """Has the plant been told? Waits for that, as long as there is a session to tell it in."""
@@ -322,25 +330,28 @@ class Worker:
         Raises:
             LinkError, OSError, asyncua's UaError: see `Plant.write`.
         """
-        pause_s, told = BUSY_PAUSE_S, False
-        while self.owes:
-            withdrawn = self._withdrawn
-            self._ready.clear()
-            try:
-                refused = await plant.release()
-            except BUSY as error:
-                refused = f"the server was too busy: {type(error).__name__}"
-            if not refused:
-                self._given_back = withdrawn
+        pause_s = BUSY_PAUSE_S
+        try:
+            while self.owes:
+                withdrawn = self._withdrawn
+                self._ready.clear()
+                before = self.not_taken
+                try:
+                    self.not_taken = await plant.release()
+                except BUSY as error:
+                    self.not_taken = f"the server was too busy: {type(error).__name__}"
+                if self.not_taken and not before:  # it may be over before anybody looks
+                    self._board.tell(self.owing)
+                # taken or refused, an answer it is: no command from before waits for one any more
                 self.settled, self.settled_s = max(self.settled, withdrawn), self._now()
-                return
-            if not told:
-                told = True
-                text = f"the plant does not take that it is handed back: {refused}; tried again"
-                self._board.tell(Fault(ReasonCode.WRITE_FAILED, text=text))
-            if await wait(self._ready, pause_s) and self._withdrawn == withdrawn:
-                return  # a command
-            pause_s = min(2.0 * pause_s, self._settings.pulse_s)
+                if not self.not_taken:
+                    self._given_back = withdrawn
+                    return
+                if await wait(self._ready, pause_s) and self._withdrawn == withdrawn:
+                    return  # a command
+                pause_s = min(2.0 * pause_s, self._settings.pulse_s)
+        finally:
+            self.not_taken = ""
 
     async def _insist(self, plant: Plant, command: Command) -> None:
         """Write; a busy server is asked again for as long as any answer is waited for, unless the

@@ -37,7 +37,7 @@ def ran_before(rig: Callable[..., Rig], disk: Path, more: str = "") -> Rig:
 
 
 def alarms(made: Rig) -> set[str]:
-    return {alarm["code"] for alarm in made.status().get("alarms", ())}
+    return {alarm["code"] for alarm in made.status().get("alarms", ()) if alarm["active"]}
 
 
 def source(made: Rig) -> str:

@@ -154,6 +154,24 @@ def test_plant_clock_ticks_once_per_period_of_a_plant_that_shows_more_images() -
     assert clock.wait(plant.images).skipped == 3  # periods 4, 5 and 6 went by unseen
 
 
+class Starting(Publishing):
+    """A link that has no image of the plant yet when the loop starts."""
+
+    def newest(self) -> tuple[int, float]:
+        return (0, 0.0) if self.images < 3 else (self.images, 86_400.0 + 300.0 * self.images)
+
+
+def test_plant_clock_takes_no_time_from_an_image_that_is_none() -> None:
+    """What has an end would be over with the first real one: it may be days, or years, on."""
+    plant, time = Starting(), FakeTime()
+    clock = PlantClock(plant, 900.0, 9000.0, 0.5, None, time.monotonic)  # type: ignore[arg-type]
+    beats = [clock.wait(-1), clock.wait(0)]
+    assert plant.images == 2, "at once, so that people are answered meanwhile"
+    beats += [clock.wait(0), clock.wait(plant.images)]
+    assert [beat.now_s for beat in beats] == pytest.approx([0.0, 0.0, 0.0, 900.0], abs=1.0)
+    assert [beat.skipped for beat in beats] == [0, 0, 0, 0]
+
+
 def test_plant_clock_follows_a_plant_that_begins_anew() -> None:
     plant, time = Publishing(), FakeTime()
     clock = PlantClock(plant, 900.0, 9000.0, 0.5, None, time.monotonic)  # type: ignore[arg-type]

@@ -199,6 +199,20 @@ def test_browse_paths_find_the_same_nodes(opcua, drive) -> None:
     assert driver.read().values[0] == 1.0
 
 
+def test_one_node_that_is_written_as_two_things_is_refused(opcua, drive) -> None:
+    """By a path and by its id: the addresses alone do not tell."""
+    from steadyhand.adapters.opcua.tags import OutputTag, parse_address
+
+    server = opcua.server()
+    address = parse_address(f"/nsu={opcua.PLANT_URI};Plant/pump", "pump")
+    tags = opcua.tag_map(valve=OutputTag(address=address))
+    driver = drive(server.endpoint, tags)
+    text = driver.sees(ReasonCode.TAG_TYPE).text
+    assert "is the node of valve" in text
+    assert "both are written" in text
+    assert driver.read().link is not LinkState.UP
+
+
 def test_a_session_closed_by_the_server_is_made_anew(opcua, drive, record_property) -> None:
     """A10: the socket lives, the session does not."""
     server = opcua.server()

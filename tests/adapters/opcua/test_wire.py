@@ -74,6 +74,11 @@ def test_a_range_that_fits_no_value_of_the_type_is_known() -> None:
     assert not holds_some_value(WIRE_TYPES["Int16"], 0.2, 0.8)
     assert not holds_some_value(WIRE_TYPES["Float"], 0.0, 1e39)
     assert holds_some_value(WIRE_TYPES["Double"], -1e300, 1e300)
+    # limits between two whole numbers: the ones inside are in the type
+    assert holds_some_value(WIRE_TYPES["UInt16"], -0.5, 9.0)
+    assert holds_some_value(WIRE_TYPES["Byte"], -0.9, 255.9)
+    assert not holds_some_value(WIRE_TYPES["Byte"], -1.0, 9.0)
+    assert not holds_some_value(WIRE_TYPES["Byte"], 0.0, 256.0)
 
 
 def test_severity_is_the_top_two_bits() -> None:

@@ -132,6 +132,28 @@ def test_a_release_that_is_refused_is_tried_again_and_told(plant, opcua, drive) 
     assert "handed back" in driver.fault(ReasonCode.WRITE_FAILED).text
 
 
+def test_a_hand_back_that_is_refused_is_an_answer_and_stays_told(plant, opcua, drive) -> None:
+    """The command that was withdrawn with it waits for nothing: the link is alive."""
+    driver = drive(plant.endpoint, control(opcua)).up()
+    driver.write(10.0)
+    opcua.until(lambda: plant.get("request") is True)
+    busy = Busy(plant, "request")
+    driver.write(11.0, source=Source.HANDS_OFF)
+    driver.link.release()
+    opcua.until(lambda: busy.hits > 10, what="many attempts")
+    link, worker = driver.link, driver.link._worker
+    for _ in range(2):  # as long as it lasts, not once
+        (told,) = (one for one in link.read(0.0).faults if one.code is ReasonCode.WRITE_FAILED)
+        assert "handed back: the server was too busy" in told.text
+        assert worker.owes
+        assert worker.settled == link._put, "whatever was withdrawn is answered"
+        hits = busy.hits
+        opcua.until(lambda: busy.hits > hits)  # noqa: B023
+    busy.left = 0
+    opcua.until(lambda: plant.get("request") is False)
+    opcua.until(lambda: ReasonCode.WRITE_FAILED not in driver.codes())
+
+
 def test_the_end_waits_until_a_busy_plant_knows_that_it_is_handed_back(plant, opcua, drive) -> None:
     driver = drive(plant.endpoint, control(opcua)).up()
     driver.write(10.0)
