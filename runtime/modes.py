@@ -103,6 +103,8 @@ class ModeMachine:
         self.events: tuple[Event, ...] = ()
         """Everything worth a record since the tick before the last one."""
         self.latches: dict[ReasonCode, Latch] = {}
+        self._acknowledged: set[ReasonCode] = set()
+        """Latches that were cleared, and whose cause was not there since."""
         self._overrides = Overrides(outputs, settings.max_override_s)
         self._pending: list[Event] = []
         self._present: frozenset[ReasonCode] = frozenset()
@@ -116,9 +118,10 @@ class ModeMachine:
 
     def is_there(self, code: ReasonCode) -> bool:
         """Is its cause there, or only its latch? A tick names the latch, too, as why nobody better
-        drives.
+        drives, and does so after its acknowledgement until somebody better does.
         """
-        return code not in self.latches or code in self._present
+        known = code in self.latches or code in self._acknowledged
+        return not known or code in self._present
 
     @property
     def situation(self) -> Situation:
@@ -238,6 +241,7 @@ class ModeMachine:
             raise RequestError(ReasonCode.ACK_DENIED, text)
         for item in wanted:
             del self.latches[item]
+            self._acknowledged.add(item)
             self._counts.pop(item, None)
         self._note(ReasonCode.ACK, f"acknowledged: {', '.join(wanted)}", actor)
         return wanted
@@ -324,6 +328,7 @@ class ModeMachine:
             self._present = _NOTHING
             return
         self._present = frozenset(fault.code for fault in present)
+        self._acknowledged -= self._present
         for code in self._present:
             self._counts[code] = self._counts.get(code, 0) + 1
         for fault in present:

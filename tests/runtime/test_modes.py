@@ -297,6 +297,19 @@ def test_a_latch_alone_is_no_cause_that_is_there():
     assert bench.machine.is_there(ReasonCode.CRASH_LOOP)
 
 
+def test_a_latch_that_was_acknowledged_is_not_there_for_being_named_as_why():
+    """Until better ticks are enough a tick says why nobody better drives: the alarm is over."""
+    bench = driving(setup=ModeSettings(n_clean=3))
+    bench.tick(ReasonCode.WRITE_DENIED)
+    bench.tick()
+    bench.machine.acknowledge("anna")
+    bench.tick()
+    assert [fault.code for fault in bench.machine.why(False)] == [ReasonCode.WRITE_DENIED]
+    assert not bench.machine.is_there(ReasonCode.WRITE_DENIED)
+    bench.tick(ReasonCode.WRITE_DENIED)
+    assert bench.machine.is_there(ReasonCode.WRITE_DENIED), "there it is again"
+
+
 def test_a_fault_that_stays_latches_once_and_keeps_its_first_words():
     bench = driving()
     bench.tick(Fault(ReasonCode.SERVER_ID, text="first"))

@@ -207,7 +207,7 @@ async function story() {
   await step("override-short", () => call(output, `${output}.SetOverride`, [number(20)]));
   await step("clear", () => call(output, `${output}.ClearOverride`, []));
   await step("clear-again", () => call(output, `${output}.ClearOverride`, []));
-  await step("ack", () => call("Alarms", "Alarms.Acknowledge", [text("")]));
+  await step("ack", () => call("Alarms", "Alarms.Acknowledge", [text("SERVER_ID")]));
   await step("shelve", () =>
     call("Alarms", "Alarms.Shelve", [text("OBS_STALE"), number(3600), text("sensor is changed")]));
   await step("unshelve", () => call("Alarms", "Alarms.Unshelve", [text("OBS_STALE")]));

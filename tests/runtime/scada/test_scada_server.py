@@ -402,13 +402,13 @@ def test_an_alarm_is_retained_until_it_is_over_and_acknowledged():
                 for expected, told in story.items():
                     played.tick({"alarms": [told]})
                     count += 1
-                    assert state_of(await heard.until(count)) == expected
-                event = await heard.until(count)
+                    assert state_of(await heard.until(count, "LINK_DOWN")) == expected
+                event = await heard.until(count, "LINK_DOWN")
                 answer = await acknowledge(client, at("Condition.LINK_DOWN"), event.EventId)
                 assert answer[0] == ("Good" if told is gone else "BadConditionBranchAlreadyAcked")
                 played.tick({"alarms": []})
                 count += 1
-                assert state_of(await heard.until(count)) == (False, True, False)
+                assert state_of(await heard.until(count, "LINK_DOWN")) == (False, True, False)
 
         played.ask(work)
 
