@@ -205,7 +205,7 @@ def test_one_node_that_is_written_as_two_things_is_refused(opcua, drive) -> None
 
     server = opcua.server()
     address = parse_address(f"/nsu={opcua.PLANT_URI};Plant/pump", "pump")
-    tags = opcua.tag_map(valve=OutputTag(address=address))
+    tags = opcua.tag_map(valve=OutputTag(address=address, wire_type="Float"))
     driver = drive(server.endpoint, tags)
     text = driver.sees(ReasonCode.TAG_TYPE).text
     assert "is the node of valve" in text
