@@ -175,7 +175,9 @@ def test_an_override_wins_over_the_policy_and_not_over_the_filter(running):
         running.ask("clear-override", output=OUTPUT)
 
 
-def test_nothing_latched_cannot_be_acknowledged(running):
+def test_nothing_that_waits_cannot_be_acknowledged(running):
+    if any(alarm["unacknowledged"] for alarm in running.status()["alarms"]):  # of tests before
+        running.ask("ack")
     with pytest.raises(RequestError, match="ACK_DENIED"):
         running.ask("ack")
     done = running.cli("ack", "CONFIG", "NO_SUCH_CODE")
