@@ -212,8 +212,8 @@ def lose_records(site: Site) -> None:
 
 
 SCENES: dict[str, tuple[Trouble, ...]] = {
+    "memory": (Trouble(("MemoryGrows",), leak, leak_no_more),),
     "machine": (
-        Trouble(("MemoryGrows",), leak, leak_no_more),
         Trouble(("JournalDegraded",), full_disk, space_again),
         Trouble(("FilesExhausted",), few_descriptors, more_descriptors),
         Trouble(("Refusals",), knock, nothing),
